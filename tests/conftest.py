@@ -11,8 +11,13 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.order import group_of, rank_of
+
 # Matrices here are small: a second thread of the algebra library only gets in the way of the other test process.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Pytest has read it by now. A test that runs pytest itself would write its report over the one that was asked for here.
+os.environ.pop("PYTEST_ADDOPTS", None)
 
 # A shell starts background commands with SIGINT ignored, which children inherit: no test of Ctrl-C could pass then.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -32,41 +37,19 @@ def data() -> Path:
     return folder
 
 
-CLUSTER = "tests/cluster/"
-STRESS = tuple(f"{CLUSTER}test_{name}.py" for name in ("chaos", "failover", "gangs", "outage", "preemption", "queue"))
-
-
-ONE_BY_ONE = ("tests/docs/test_recipes.py", "tests/native/test_sanitizers.py", "tests/sim/test_published.py")
-"""files with long tests that share no fixture"""
-LONG = (
-    *ONE_BY_ONE,
-    "tests/cli/test_demo.py",
-    "tests/cli/test_simulate.py",
-    "tests/kube/test_fuzz.py",
-    "tests/workloads",
-)
-"""what takes long; it begins before all others, so that all test processes end at the same time"""
-
-
 class FewClusters(LoadScopeScheduling):  # type: ignore[misc]
-    """With several test processes, one runs all that share a Kubernetes cluster, another what puts one under stress,
-    which takes as long. Of all others, the tests of one file stay together, so that its daemon is started only once."""
+    """Gives each group of tests to one test process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(STRESS):
-            return f"{CLUSTER} under stress"
-        if nodeid.startswith(CLUSTER):
-            return CLUSTER
-        return nodeid if nodeid.startswith(ONE_BY_ONE) else nodeid.partition("::")[0]
+        return group_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FewClusters:
     """Groups by mark, which would do the same, know nothing of how pytest 9 names tests."""
-    config.option.loadscopereorder = False  # in the order below, not by the number of tests
+    config.option.loadscopereorder = False  # in the order of `rank_of`, not by the number of tests
     return FewClusters(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first."""
-    items.sort(key=lambda item: (not item.nodeid.startswith(CLUSTER), not item.nodeid.startswith(LONG)))
+    items.sort(key=lambda item: rank_of(item.nodeid))

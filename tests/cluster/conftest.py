@@ -2,8 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One cluster for all tests that want one."""
 
+import contextlib
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import TypeVar
 
 import pytest
 
@@ -12,8 +16,34 @@ from tests.cluster.binaries import Binaries, CannotBuildError, binaries
 from tests.cluster.cluster import Cluster, running
 from tests.cluster.engine import Engine, running_engine
 from tests.cluster.machine import why_impossible
+from tests.order import group_of
+
+T = TypeVar("T")
 
 QUEUED, QUEUE_LABEL = "queued", "queue"
+ALIVE: dict[str, ExitStack] = {}
+"""the fixtures that have a cluster now, and how it is ended"""
+
+
+@contextlib.contextmanager
+def until_last_use(fixture: str, cluster: AbstractContextManager[T]) -> Iterator[T]:
+    """Runs the cluster of a fixture of the whole session until the last test that uses it: an idle cluster, too, takes
+    a part of the machine's time from the tests that follow."""
+    with ExitStack() as stack:
+        ALIVE[fixture] = stack
+        yield stack.enter_context(cluster)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    yield
+    tests = item.session.items
+    later = tests[tests.index(item) + 1 :]
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:  # other groups have other test processes
+        later = [test for test in later if group_of(test.nodeid) == group_of(item.nodeid)]
+    for fixture in list(ALIVE):
+        if not any(fixture in test.fixturenames for test in later if isinstance(test, pytest.Function)):
+            ALIVE.pop(fixture).close()
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +72,7 @@ def programs(say: Callable[[str], None]) -> Binaries:
 @pytest.fixture(scope="session")
 def cluster(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of one node at first; tests may add to it."""
-    with running(tmp_path_factory.mktemp("cluster"), programs) as cluster:
+    with until_last_use("cluster", running(tmp_path_factory.mktemp("cluster"), programs)) as cluster:
         yield cluster
 
 
@@ -52,7 +82,8 @@ def installed(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> I
     namespace `queued`, which is not there at first, wait for their turn, as do pods with the label; limits of pods of
     the namespace `arena` are not enforced."""
     settings = f"queue: {{namespaces: [{QUEUED}], label: {QUEUE_LABEL}}}\nnamespaces: {{arena: {{isolation: none}}}}\n"
-    with running_engine(tmp_path_factory.mktemp("engine"), programs, settings=settings) as engine:
+    made = running_engine(tmp_path_factory.mktemp("engine"), programs, settings=settings)
+    with until_last_use("installed", made) as engine:
         yield engine
 
 

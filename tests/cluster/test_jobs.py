@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.api import Json, wait_for
-from tests.cluster.engine import Engine
+from tests.cluster.engine import SLEEP, Engine
 from tests.cluster.images import PYTHON
 from tests.cluster.test_demo import in_background
 from tests.cluster.test_serving import cotenant, refused, run_cotenant
@@ -18,7 +18,6 @@ from tests.cluster.test_serving import cotenant, refused, run_cotenant
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 ON = ("--on", "kubernetes")
 SUBMIT = ("submit", *ON, "--image", PYTHON, "--memory", "1GiB")
-SLEEP = "import time; print('begun', flush=True); time.sleep(600)"
 INDEX = "import os; print('index', os.environ['JOB_COMPLETION_INDEX'])"
 
 

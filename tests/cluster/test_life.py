@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.cluster.api import wait_for
-from tests.cluster.engine import T4, V100, Engine, gpus_of
+from tests.cluster.engine import SLEEP, T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
 from tests.cluster.observing import devices
 from tests.cluster.pods import container, create_pod, is_gone, path_of
@@ -16,12 +16,11 @@ from tests.cluster.tenant import STAYS
 ALL_MEMORY = {"nvidia.com/gpu": 3, "nvidia.com/gpumem": T4.memory_mib}
 """of the smallest card, on each"""
 LARGE_CARDS = f"{uuid(1, 0)},{uuid(1, 1)}"
-ENDS_WHEN_TOLD = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); time.sleep(600)"
 STAYS_WHEN_TOLD = "import time; time.sleep(599)  # as the first process of a container it hears no SIGTERM"
 
 
 def test_a_job_that_finishes_makes_room_for_one_that_waits(engine: Engine) -> None:
-    engine.create("job", ALL_MEMORY, ENDS_WHEN_TOLD)
+    engine.create("job", ALL_MEMORY, SLEEP)
     engine.started("job")
     engine.create("next", ALL_MEMORY, "")
     assert "not enough GPU memory" in engine.waits("next")
@@ -79,7 +78,7 @@ def test_a_pod_that_is_deleted_while_the_agent_hangs_does_not_start_without_its_
 
 
 def test_an_evicted_pod_makes_room(engine: Engine) -> None:
-    engine.create("evicted", ALL_MEMORY, ENDS_WHEN_TOLD)
+    engine.create("evicted", ALL_MEMORY, SLEEP)
     engine.started("evicted")
     engine.create("next", ALL_MEMORY, "")
     engine.waits("next")

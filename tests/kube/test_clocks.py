@@ -34,7 +34,7 @@ from tests.native.kit import made, tool
 
 HOUR = 3600
 SOURCE = Path(__file__).with_name("jumping_clock.c")
-HOLD_S = 8.0
+HOLD_S = 4.0
 LONGEST_S = 180.0
 
 

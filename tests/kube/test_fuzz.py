@@ -127,6 +127,7 @@ async def a_target(folder: Path) -> AsyncIterator[Target]:
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with beside(a_target(tmp_path_factory.mktemp("target"))) as target:
+        target.check_books()
         yield target
         for door in target.connections.values():
             door.close()
@@ -134,8 +135,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.fixture
 def target(process: Target) -> Iterator[Target]:
-    """A process that is well before and after whatever it is asked."""
-    process.check_books()
+    """A process that is well after whatever it is asked, and therefore before what the next test asks."""
     yield process
     process.check()
     process.check_books()

@@ -28,9 +28,9 @@ ALIKE = "siblings or two_tenants or long_launch"
 )
 def test_sanitizers_have_nothing_to_say(sanitize: str, tests: list[str]) -> None:
     files = [str(Path(__file__).with_name(f"test_{name}.py")) for name in tests]
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", f"not ({ALIKE})"]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-k", f"not ({ALIKE})"]
     command = [sys.executable, "-m", "pytest", *options, *files]
-    env = os.environ | SUPPRESSED | {"COTENANT_SANITIZE": sanitize}
+    env = os.environ | SUPPRESSED | {"COTENANT_SANITIZE": sanitize, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, env=env, cwd=kit.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert " skipped" not in done.stdout

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.binaries import Binaries
+from tests.cluster.conftest import until_last_use
 from tests.cluster.engine import Engine
 from tests.cluster.mixed.world import running_both
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def both(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A node with NVIDIA GPUs and one with MLUs."""
-    with running_both(tmp_path_factory.mktemp("mixed"), programs) as engine:
+    with until_last_use("both", running_both(tmp_path_factory.mktemp("mixed"), programs)) as engine:
         yield engine
 
 

@@ -3,6 +3,7 @@
 """Kubelet never refuses what the core has placed: no sum of what pods ask for is above a total."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -200,7 +201,7 @@ def _are_counted(here: list[Pod], machine: Machine) -> bool:
 
 
 def _too_much(here: list[Pod], totals: Any) -> dict[str, int]:
-    sums = {name: sum(kubelet_sum(one, [name]).get(name, 0) for one in here) for name in totals}
+    sums = sum((Counter(kubelet_sum(one, totals)) for one in here), Counter[str]())
     return {name: asked for name, asked in sums.items() if asked > totals[name]}
 
 

@@ -119,10 +119,11 @@ def most_percent(capacity: int, tenants: int) -> int:
 def kubelet_sum(pod: Pod, names: Iterable[str]) -> dict[str, int]:
     """A pod's request as kubelet counts it: apps and sidecars together, or an init container if that is more."""
     sums = {}
+    requests = [(kind, resources_of(container)) for kind, container in containers_of(pod)]
     for name in names:
         staying = peak = 0
-        for kind, container in containers_of(pod):
-            amount = _amount(resources_of(container).get(name, 0))
+        for kind, request in requests:
+            amount = _amount(request.get(name, 0))
             peak = max(peak, staying + amount)
             if kind is not ContainerKind.INIT:
                 staying += amount
