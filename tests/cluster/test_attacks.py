@@ -121,7 +121,13 @@ def test_a_tenant_that_fills_its_usage_region_takes_no_more_of_the_node_and_no_s
     machine, regions = engine.machine("node1"), "/run/cotenant-node/regions"
     before = int(machine.run("stat", "--file-system", "--format=%f", "/run"))
     root = annotated(
-        "filling", {}, spec={"restartPolicy": "Never", "containers": [container("main", FILLS_ITS_REGION, SLICE)]}
+        "filling",
+        {},
+        spec={
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [container("main", FILLS_ITS_REGION, SLICE)],
+        },
     )
     assert not refusal(engine, mallory, "POST", PODS, root)
     seen = engine.said("filling", namespace=TEAM)
