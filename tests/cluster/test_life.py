@@ -44,7 +44,7 @@ def test_a_deleted_pod_keeps_its_memory_until_its_containers_have_ended(engine: 
 
 
 def test_a_pod_that_is_deleted_while_the_agent_hangs_does_not_start_without_its_limits(engine: Engine) -> None:
-    first, main = container("first", ENDS_WHEN_TOLD), container("main", STAYS, {"nvidia.com/gpumem": 100})
+    first, main = container("first", SLEEP), container("main", STAYS, {"nvidia.com/gpumem": 100})
     create_pod(engine.cluster, "late", main, initContainers=[first])
 
     def first_is(state: str) -> str | None:
