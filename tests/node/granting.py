@@ -31,10 +31,10 @@ class Tenants:
         self.last: Round | None = None
         self._lacking_since: float | None = None
 
-    def add(self, name: str, request_mib: int, limit_mib: int) -> kit.Slice:
+    def add(self, name: str, request_mib: int, limit_mib: int, host_mib: int = 0) -> kit.Slice:
         request, limit, margin = request_mib * MIB, limit_mib * MIB, margin_of(self.capacity)
         first = min(request, margin) if limit > request else request
-        gpu = GpuLimit(kit.gpu(), first)
+        gpu = GpuLimit(kit.gpu(), first, host_bytes=host_mib * MIB)
         if limit > request:
             gpu = gpu._replace(request_bytes=request, most_bytes=limit)
         folder = self.root / name

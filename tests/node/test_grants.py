@@ -76,6 +76,16 @@ def test_no_limit_is_exceeded_and_what_cannot_come_is_refused_at_once(gpu: Tenan
         assert process.call("alloc", 1, 1 * MIB).result == OUT_OF_MEMORY
 
 
+def test_with_a_budget_of_host_memory_growth_that_is_refused_goes_there(gpu: Tenants) -> None:
+    one, _ = gpu.add("one", 4096, 8000, host_mib=1024), gpu.add("two", 4096, 4096)
+    with gpu.probe(one) as process:
+        assert allocate(gpu, process, 0, 4096) == 0
+        assert allocate(gpu, process, 1, 512) == 0
+        # The other one requests the rest, and lends nothing.
+        assert (one.use().memory_bytes, one.use().host_bytes) == (4096 * MIB, 512 * MIB)
+        assert allocate(gpu, process, 2, 1024) == OUT_OF_MEMORY
+
+
 def test_the_program_sees_what_it_is_guaranteed_or_has(gpu: Tenants) -> None:
     one, _ = gpu.add("one", 4096, 8000), gpu.add("two", 4096, 4096)
     with gpu.probe(one) as process:
