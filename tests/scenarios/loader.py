@@ -19,8 +19,8 @@ A file holds one scenario per YAML document:
 
 Other keys of a node: `links` (a matrix as `nvidia-smi topo -m` prints it), `labels` (only those that a check reads),
 `cpu`, `host_memory`. Other keys of a GPU, also allowed for all GPUs of a node: `slots`, `numa`, `healthy`, `cordoned`,
-`memory_scaling`, `compute_scaling`, and of a MIG instance `mig` (its profile) and `part` (thousandths of its card). A
-job has the fields of `Demand`, and `replicas`, `submitted`, `estimate`,
+`memory_scaling`, `compute_scaling`, `rungs`, `mps_clients`, `under_mps`, and of a MIG instance `mig` (its profile) and
+`part` (thousandths of its card). A job has the fields of `Demand`, and `replicas`, `submitted`, `estimate`,
 `attained`. A job that names neither memory nor compute claims all compute of its GPUs.
 
 On Kubernetes, a pod that names no memory requests all memory of its GPUs. So if the GPUs of a scenario have memory,
@@ -39,6 +39,7 @@ import yaml
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
+from cotenant.core.isolation import Rung
 from cotenant.core.links import link_matrix
 from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Job, Link, Machine, Placement, Slot
 from cotenant.core.placement.checks import NODE_LABELS
@@ -136,10 +137,14 @@ def written(slot: Slot) -> str:
 
 def _machine(name: str, of: Table) -> Machine:
     _only(
-        of, "gpus memory type slots numa healthy cordoned memory_scaling compute_scaling links labels cpu host_memory"
+        of,
+        "gpus memory type slots numa healthy cordoned memory_scaling compute_scaling rungs mps_clients under_mps links"
+        " labels cpu host_memory",
     )
     each = {key: of[key] for key in ("memory", "type", "slots", "numa", "healthy", "cordoned") if key in of}
-    each |= {key: of[key] for key in ("memory_scaling", "compute_scaling") if key in of}
+    each |= {
+        key: of[key] for key in ("memory_scaling", "compute_scaling", "rungs", "mps_clients", "under_mps") if key in of
+    }
     cards = [{}] * of["gpus"] if isinstance(of["gpus"], int) else of["gpus"]
     links = of.get("links")
     return Machine(
@@ -161,10 +166,18 @@ def _labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _card(uuid: str, of: Table) -> Gpu:
-    _only(of, "memory type slots numa healthy cordoned memory_scaling compute_scaling mig part")
+    _only(
+        of,
+        "memory type slots numa healthy cordoned memory_scaling compute_scaling mig part rungs mps_clients under_mps",
+    )
     scaling = {key: _scaling(of[key]) for key in ("memory_scaling", "compute_scaling") if key in of}
-    rest = {key: of[key] for key in ("type", "slots", "numa", "healthy", "cordoned", "mig", "part") if key in of}
-    return Gpu(uuid=uuid, memory=_memory(of.get("memory", 0)), **rest, **scaling)
+    rest = {
+        key: of[key]
+        for key in ("type", "slots", "numa", "healthy", "cordoned", "mig", "part", "mps_clients", "under_mps")
+        if key in of
+    }
+    rungs = frozenset(map(Rung, of.get("rungs", ())))
+    return Gpu(uuid=uuid, memory=_memory(of.get("memory", 0)), rungs=rungs, **rest, **scaling)
 
 
 def _scaling(text: str) -> Any:
@@ -179,7 +192,9 @@ def _job(of: Table) -> Job:
 
 def _demand(of: Table) -> Demand:
     plain = "gpus mig exclusive one_numa affinity anti_affinity priority workload least_speed"
-    _only(of, f"{plain} memory compute use_types avoid_types use_uuids avoid_uuids link cpu host_memory containers")
+    _only(
+        of, f"{plain} memory compute use_types avoid_types use_uuids avoid_uuids link cpu host_memory containers rung"
+    )
     wishes = {key: of[key] for key in plain.split() if key in of}
     return Demand(
         **wishes,
@@ -189,6 +204,7 @@ def _demand(of: Table) -> Demand:
         use_uuids=frozenset(of.get("use_uuids", ())),
         avoid_uuids=frozenset(of.get("avoid_uuids", ())),
         link=Link[of["link"]] if "link" in of else None,
+        rung=Rung(of["rung"]) if "rung" in of else None,
         cpu=MilliCpu(of.get("cpu", 0)),
         host_memory=_memory(of.get("host_memory", 0)),
         containers=tuple(_container(one) for one in of.get("containers", ())),

@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
+from cotenant.core.isolation import Rung
 from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, Percent, Seconds
 
 Gpus = tuple[int, ...]
@@ -116,6 +117,8 @@ class Demand:
     """name of the kind of work, by which interference is predicted"""
     least_speed: Percent | None = None
     """the speed, in percent of running alone, that sharing must leave it"""
+    rung: Rung | None = None
+    """what holds it to its limits; None: the engine does not distinguish that"""
     cpu: MilliCpu = MilliCpu(0)
     host_memory: MiB = MiB(0)
     containers: tuple[Container, ...] = ()
@@ -158,7 +161,8 @@ class Demand:
     @property
     def grouped(self) -> bool:
         """Whether checks or orders can depend on which GPUs it uses."""
-        return self.affinity is not None or self.anti_affinity is not None or self.workload is not None
+        groups = self.affinity, self.anti_affinity, self.workload, self.rung
+        return groups != (None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +202,12 @@ class Gpu:
     """UUID of the GPU that was partitioned, if it is a MIG instance"""
     part: MilliGpu = WHOLE_GPU
     """its compute, of that of the partitioned GPU"""
+    rungs: frozenset[Rung] = frozenset()
+    """the rungs of the isolation ladder that it has; read only for demands with a rung"""
+    mps_clients: int = 0
+    """how many tenants MPS takes on it"""
+    under_mps: bool = False
+    """whether it still belongs to MPS, though it has no tenant through MPS any more"""
 
     @property
     def memory_capacity(self) -> MiB:
@@ -269,6 +279,9 @@ class Machine:
                 gpu.healthy,
                 gpu.cordoned,
                 gpu.mig,
+                gpu.rungs,
+                gpu.mps_clients,
+                gpu.under_mps,
             )
             for gpu in self.gpus
         )

@@ -13,6 +13,7 @@ import numpy as np
 
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import compute_of, memory_of
+from cotenant.core.isolation import Rung
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Reason
 from cotenant.core.placement import topology
 from cotenant.core.placement.check import Check, Floors, GpuColumns, Mask, Reads, enough, plain_text
@@ -110,6 +111,28 @@ def unused(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reaso
     gpus = node.machine.gpus
     left = [i for i in eligible if node.slots[i] == gpus[i].slots]
     return enough(demand, left, "exclusive", "needs {gpus} that no other job uses; the node has {available}")
+
+
+def isolation(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
+    """GPUs that have the rung of the demand. A GPU under MPS takes tenants through MPS only."""
+    gpus, rung, tenants = node.machine.gpus, demand.rung, node.tenants
+    left = [i for i in eligible if rung in gpus[i].rungs]
+    if len(left) < demand.gpus:
+        return enough(demand, left, "isolation", f"needs {{gpus}} with isolation {rung}; the node has {{available}}")
+    under_mps = [i for one in tenants if one.demand.rung is Rung.MPS for i in one.gpus]
+    if rung is not Rung.MPS:
+        taken = {*under_mps, *(i for i in left if gpus[i].under_mps)}
+        text = f"needs {{gpus}} for isolation {rung}, and GPUs under MPS take no such job; the node has {{available}}"
+        return enough(demand, [i for i in left if i not in taken], "isolation", text)
+    others = {i for one in tenants if one.demand.rung is not Rung.MPS for i in one.gpus}
+    left = [i for i in left if i not in others]
+    if len(left) < demand.gpus:
+        text = "needs {gpus} that no job without MPS uses; the node has {available}"
+        return enough(demand, left, "isolation", text)
+    left = [i for i in left if under_mps.count(i) < gpus[i].mps_clients]
+    return enough(
+        demand, left, "isolation", "needs {gpus} with a free place for an MPS client; the node has {available}"
+    )
 
 
 # Amounts
@@ -228,6 +251,7 @@ CHECKS: tuple[Check, ...] = (
         Reads.AMOUNTS | Reads.HARDWARE,
         mask=lambda demand, gpus: gpus.slots == gpus.slot_capacity,
     ),
+    Check("isolation", isolation, lambda demand: demand.rung is not None, Reads.HARDWARE | Reads.TENANTS),
     Check("slots", share_slots, needs_gpus, Reads.AMOUNTS, floors=lambda demand: Floors(slots=1)),
     Check(
         "compute",
