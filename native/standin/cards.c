@@ -35,6 +35,8 @@ void si_make_cards(struct si_settings *set) {
     if (!memory || !*memory) memory = "24576";
     if (!names || !*names) names = "Stand-in GPU";
     const char *numa = getenv("STANDIN_NUMA"), *nvlinks = getenv("STANDIN_NVLINKS");
+    const char *capability = getenv("STANDIN_CAPABILITY");
+    if (!capability || !*capability) capability = "8.0";
     set->first = first && *first ? (uint32_t)strtoul(first, NULL, 0) : 1;
     for (unsigned card = 0; card < SI_DEVICES; card++) {
         size_t length;
@@ -42,6 +44,9 @@ void si_make_cards(struct si_settings *set) {
         const char *name = part_of(names, card, &length);
         snprintf(set->name[card], SI_NAME, "%.*s", (int)length, name);
         set->numa[card] = numa && *numa ? (int8_t)strtol(part_of(numa, card, &length), NULL, 10) : -1;
+        char *minor;
+        set->capability[card][0] = (int8_t)strtol(part_of(capability, card, &length), &minor, 10);
+        set->capability[card][1] = *minor == '.' ? (int8_t)strtol(minor + 1, NULL, 10) : 0;
         if (nvlinks && *nvlinks) {
             const char *ends = part_of(nvlinks, card, &length);
             read_nvlinks(ends, length, set->nvlink[card]);

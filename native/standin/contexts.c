@@ -9,6 +9,8 @@
 
 #include "driver.h"
 
+enum { PROHIBITED = 2, EXCLUSIVE = 3 }; // compute modes
+
 __thread CUcontext si_current __attribute__((tls_model("initial-exec")));
 
 // What lies below the current context of a thread.
@@ -45,8 +47,15 @@ static void end(CUcontext context) {
     si_free_context_memory(context);
 }
 
+void si_end_contexts(void) {
+    pthread_mutex_lock(&guard);
+    for (CUcontext one = everything; one; one = one->next) one->dead = true;
+    pthread_mutex_unlock(&guard);
+}
+
 static void in_child(void) {
     pthread_mutex_init(&guard, NULL);
+    si_leave_mps();
     for (CUcontext one = everything; one; one = one->next) one->dead = true;
     memset(primary_of, 0, sizeof primary_of);
     si_current = NULL;
@@ -54,6 +63,23 @@ static void in_child(void) {
     si_initialised = false;
     si_forget_memory();
     si_forget_work();
+}
+
+// In exclusive-process mode, all who use the device are clients of MPS, or it is one process alone.
+static CUresult may_use(CUdevice device) {
+    int mode = si_state()->mode[si_physical(device)], me = si_claim_slot(), result = CUDA_SUCCESS;
+    if (si_lost) return (CUresult)si_lost;
+    if (mode == EXCLUSIVE) {
+        si_lock();
+        si_reap_locked();
+        for (int slot = 0; slot < (int)si_mapped->slots; slot++) {
+            struct si_slot *one = &si_mapped->slot[slot];
+            bool other = slot != me && one->used && one->uses[si_physical(device)];
+            if (other && !(one->mps && si_is_mps_client())) result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+        }
+        si_unlock();
+    }
+    return mode == PROHIBITED ? CUDA_ERROR_DEVICE_UNAVAILABLE : (CUresult)result;
 }
 
 static int begin(CUdevice device) {
@@ -69,6 +95,7 @@ static int begin(CUdevice device) {
 API(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device) {
     KNOWN(context);
     TRY(si_known_device(device));
+    TRY(may_use(device));
     int which = begin(device);
     pthread_mutex_lock(&guard);
     if (primary_of[which]) {
@@ -129,6 +156,7 @@ static CUcontext pop(void) {
 API(cuCtxCreate_v2)(CUcontext *context, unsigned flags, CUdevice device) {
     KNOWN(context);
     TRY(si_known_device(device));
+    TRY(may_use(device));
     pthread_mutex_lock(&guard);
     *context = make(begin(device), flags, false);
     pthread_mutex_unlock(&guard);

@@ -109,6 +109,7 @@ API(cuInit)(unsigned flags) {
         see_any(present, count);
     }
     if (!si_visible) return CUDA_ERROR_NO_DEVICE;
+    TRY(si_join_mps());
     si_initialised = true;
     return CUDA_SUCCESS;
 }
@@ -183,7 +184,8 @@ API(cuDeviceTotalMem)(unsigned *bytes, CUdevice device) {
 API(cuDeviceComputeCapability)(int *major, int *minor, CUdevice device) {
     KNOWN(major && minor);
     TRY(si_known_device(device));
-    *major = 8, *minor = 0;
+    const int8_t *capability = si_state()->set.capability[si_physical(device)];
+    *major = capability[0], *minor = capability[1];
     return CUDA_SUCCESS;
 }
 
@@ -247,7 +249,6 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
     {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 8},
     {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1},
@@ -277,5 +278,12 @@ API(cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CUdevice dev
     *value = attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? si_card_of(si_physical(device)) + 1 : 0;
     for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
         if (attributes[i].attribute == (int)attribute) *value = attributes[i].value;
+    int physical = si_physical(device);
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = si_state()->set.capability[physical][0]; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = si_state()->set.capability[physical][1]; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: *value = si_state()->mode[physical]; break;
+    default: break;
+    }
     return CUDA_SUCCESS;
 }

@@ -30,6 +30,15 @@ int si_physical(CUdevice device);
 CUresult si_known_device(CUdevice device);
 CUdevice si_ordinal(int physical);
 
+// mps.c
+extern _Atomic int si_lost; // what every call answers once a client of MPS has lost its server; 0: it has not
+CUresult si_join_mps(void);
+bool si_is_mps_client(void);
+void si_leave_mps(void); // in the child of a fork
+void si_hold_share(uint64_t length);
+CUresult si_fault(void);
+void si_end_contexts(void); // contexts.c
+
 // contexts.c
 struct CUctx_st {
     int device; // of the machine
@@ -47,7 +56,8 @@ extern __thread CUcontext si_current __attribute__((tls_model("initial-exec")));
 static inline CUresult si_ready(void) {
     if (SI_LIKELY(si_current && !atomic_load_explicit(&si_current->dead, memory_order_relaxed))) return CUDA_SUCCESS;
     if (!si_initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    return si_current ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+    if (!si_current) return CUDA_ERROR_INVALID_CONTEXT;
+    return si_lost ? (CUresult)si_lost : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 // memory.c: every address that the driver has given out
@@ -142,6 +152,7 @@ CUresult si_capture_free(CUstream stream, uint64_t address);
 
 // modules.c
 #define SI_BY_PARAMETER UINT64_MAX // its first parameter is the length, launched as a plain kernel
+#define SI_FAULT (UINT64_MAX - 1)  // it ends with a fatal exception
 struct CUfunc_st {
     char *name;
     uint64_t length; // ns on the device, or SI_BY_PARAMETER

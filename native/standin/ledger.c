@@ -79,10 +79,13 @@ void si_give_back(struct si_state *state, unsigned slot) {
     }
 }
 
+uint64_t si_most[SI_DEVICES];
+
 bool si_charge(int device, uint64_t bytes) {
     unsigned me = (unsigned)si_claim_slot();
     struct si_state *state = si_mapped;
     if (bytes > state->set.memory[device]) return false;
+    if (si_most[device] && state->slot[me].bytes[device] + bytes > si_most[device]) return false;
     if (SI_LIKELY(change(state, me, me, device, (int64_t)bytes))) return true;
     if (state->living == 1) return false;
     si_reap();

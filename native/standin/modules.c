@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Modules, libraries, kernels and functions. Any image is accepted and any name is found. A kernel only takes
-// time: one named ns_1000000 takes that many nanoseconds, others what STANDIN_KERNEL_NS says. An image that begins with
+// time: one named ns_1000000 takes that many nanoseconds, others what STANDIN_KERNEL_NS says, and one named fault ends
+// with a fatal exception. An image that begins with
 // "globals=" and a number takes so many bytes on the device until it is unloaded.
 
 #define _GNU_SOURCE
@@ -32,6 +33,7 @@ static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t length_of(const char *name) {
     const char *found = strstr(name, "ns_");
+    if (!strcmp(name, "fault")) return SI_FAULT;
     if (found && !strcmp(found, "ns_parameter")) return SI_BY_PARAMETER;
     bool named = found && (found == name || found[-1] == '_') && found[3] >= '0' && found[3] <= '9';
     return named ? strtoull(found + 3, NULL, 10) : si_state()->set.kernel;

@@ -257,13 +257,21 @@ API(nvmlDeviceGetPersistenceMode)(nvmlDevice_t device, nvmlEnableState_t *mode) 
 
 API(nvmlDeviceGetComputeMode)(nvmlDevice_t device, nvmlComputeMode_t *mode) {
     DEVICE(device);
-    *mode = NVML_COMPUTEMODE_DEFAULT;
+    *mode = (nvmlComputeMode_t)si_state()->mode[si_index(device)];
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceSetComputeMode)(nvmlDevice_t device, nvmlComputeMode_t mode) {
+    int index = DEVICE(device);
+    if (getenv("STANDIN_UNPRIVILEGED")) return NVML_ERROR_NO_PERMISSION;
+    if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD || mode >= NVML_COMPUTEMODE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
+    si_state()->mode[index] = (int)mode;
     return NVML_SUCCESS;
 }
 
 API(nvmlDeviceGetCudaComputeCapability)(nvmlDevice_t device, int *major, int *minor) {
-    DEVICE(device);
-    *major = 8, *minor = 0;
+    const int8_t *capability = si_state()->set.capability[DEVICE(device)];
+    *major = capability[0], *minor = capability[1];
     return NVML_SUCCESS;
 }
 

@@ -18,6 +18,7 @@ struct usage {
     unsigned pid;
     uint64_t memory;
     uint64_t busy;
+    bool mps;
 };
 
 static unsigned percent_of_window(uint64_t busy) {
@@ -47,6 +48,7 @@ static unsigned processes(int device, struct usage found[SI_SLOTS]) {
         uint64_t busy = si_busy(device, one->pid, from, end);
         if (same == count) found[count++] = (struct usage){.pid = one->pid, .busy = busy};
         found[same].memory += one->bytes[device] + si_inherited(device, slot);
+        found[same].mps = found[same].mps || one->mps;
     }
     si_unlock();
     return count;
@@ -184,6 +186,24 @@ API(nvmlDeviceGetComputeRunningProcesses)(nvmlDevice_t device, unsigned *count, 
     for (unsigned i = 0; result == NVML_SUCCESS && infos && i < *count; i++)
         infos[i] = (nvmlProcessInfo_v1_t){.pid = found[i].pid, .usedGpuMemory = found[i].memory};
     return result;
+}
+
+API(nvmlDeviceGetMPSComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos) {
+    struct usage found[SI_SLOTS];
+    int index = DEVICE(device);
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    unsigned room = *count, all = processes(index, found), many = 0;
+    for (unsigned i = 0; i < all; i++) {
+        if (!found[i].mps) continue;
+        if (infos && many < room)
+            infos[many] = (nvmlProcessInfo_t){.pid = found[i].pid,
+                                              .usedGpuMemory = found[i].memory,
+                                              .gpuInstanceId = NOBODY,
+                                              .computeInstanceId = NOBODY};
+        many++;
+    }
+    *count = many;
+    return room < many ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 static nvmlReturn_t none(nvmlDevice_t device, unsigned *count) {

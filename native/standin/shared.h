@@ -61,6 +61,7 @@ struct si_slot {
     struct si_change change;
     _Atomic uint64_t bytes[SI_DEVICES];
     _Atomic uint16_t uses[SI_DEVICES]; // it has or had a context there
+    _Atomic uint16_t mps;              // it is a client of MPS
 };
 
 enum si_item_state { SI_PENDING, SI_RUNNING, SI_DONE };
@@ -123,6 +124,7 @@ struct si_settings {
     char name[SI_DEVICES][SI_NAME];
     uint64_t memory[SI_DEVICES];
     int8_t numa[SI_DEVICES];                // -1: unknown
+    int8_t capability[SI_DEVICES][2];       // compute capability
     int8_t nvlink[SI_DEVICES][SI_NVLINKS];  // what is at the far end: card + 1, or minus (switch + 1); 0: no link
     uint64_t quantum;
     uint64_t kernel;
@@ -159,6 +161,7 @@ struct si_state {
     struct si_instance instance[SI_DEVICES];
     uint32_t serials; // instances that were ever made
     uint32_t all;     // no device at or above this was ever used: the cards, and behind them the instances
+    _Atomic int mode[SI_DEVICES];   // nvmlComputeMode_t: 0 any process, 2 none, 3 one process, or the clients of MPS
     _Atomic uint64_t now; // of the virtual clock
     uint64_t served;      // the engines have been worked up to this time
     uint64_t tickets;
@@ -209,6 +212,7 @@ int si_card_of(int device); // of an instance; a card is its own
 int si_instances(int card, int found[SI_DEVICES]); // those that this process can see
 
 // ledger.c
+extern uint64_t si_most[SI_DEVICES]; // bytes that this process may use; 0: no limit
 bool si_charge(int device, uint64_t bytes);
 void si_uncharge(int device, uint64_t bytes);
 void si_give_back(struct si_state *state, unsigned slot);

@@ -17,13 +17,15 @@
 //   STANDIN_MIG          MIG instances of each, as profiles with slashes between them: 1g.5gb/3g.20gb is two instances (not in
 //                        MIG mode, also written -), or a list likewise. Cards and instances together are 16 at most; UUIDs
 //                        of instances are MIG-00000000-0000-0000-MMMM-00000000000N, M from 1 for each that was ever made
+//   STANDIN_CAPABILITY   compute capability of each (8.0), or a list likewise
 //   STANDIN_CLOCK        real (default) or virtual: time passes only when every thread that takes part waits
 //   STANDIN_PARTIES      with a virtual clock: threads (of all processes) that must have joined before time passes (1)
 //   STANDIN_ENGINE       fifo (default) or round-robin: the unit of turns between processes on one GPU
 //   STANDIN_QUANTUM_NS   of round-robin (2000000)
 //   STANDIN_OVERLAP      1: streams of one process run side by side; 0 (default): one after the other
 //   STANDIN_KERNEL_NS    device time of a kernel whose name says nothing (0); one named ns_1000000 takes that many,
-//                        one named ns_parameter as many as its first parameter (a uint64_t) says
+//                        one named ns_parameter as many as its first parameter (a uint64_t) says, and one named
+//                        fault ends with a fatal exception
 //   STANDIN_CONTEXT_MIB  memory that the driver takes for itself in each process that uses a GPU (0)
 //   STANDIN_HOST_PIDS    1, or the inode of the host's PID namespace if it has one of its own: NVML names processes by the
 //                        process IDs of the host, in a container too (0); one whose /proc is not the host's is named as
@@ -35,10 +37,13 @@
 //                        the machine's; those it sees are numbered anew, their minor numbers are the machine's
 //   CUDA_VISIBLE_DEVICES indices and UUIDs, as the driver reads them: a process sees one MIG instance at most, and no GPU
 //                        beside it
+//   CUDA_MPS_PIPE_DIRECTORY   folder of the MPS control daemon (mps_control.py); without one, the process is no client
+//   CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT   limits of a client of MPS
 //   STANDIN_BACKING      real (default: allocations are memory that can be copied) or none (addresses only, fast)
 //   STANDIN_DRIVER       CUDA version that is claimed (12090)
 //   STANDIN_FAULTS       "cuMemAlloc_v2=2@3,cuLaunchKernel=719": from its third call on cuMemAlloc_v2 answers 2, ...;
 //                        "...@3-5": only from the third to the fifth
+//   STANDIN_UNPRIVILEGED NVML refuses to change the compute mode, as it does for all but root
 //   STANDIN_UNTOLD       from so many answers on NVML does not tell the memory of processes
 //   STANDIN_MISSING      "cuMemAllocAsync,...": cuGetProcAddress does not know these
 //   STANDIN_LOG          file to which each call of a function that is not implemented is written, a line each

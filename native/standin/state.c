@@ -308,6 +308,7 @@ int si_claim_slot(void) {
         name_slot(mine);
         owner = getpid();
         memset((void *)mine->uses, 0, sizeof mine->uses);
+        mine->mps = 0;
         mine->used = 1;
         state->living++;
         if (slot >= state->slots) state->slots = slot + 1;

@@ -123,6 +123,8 @@ static bool is_legacy(CUstream stream) { return stream == stream->context->legac
 
 CUresult si_enqueue(CUstream stream, uint64_t length) {
     if (!length) return CUDA_SUCCESS;
+    if (__builtin_expect(length == SI_FAULT, 0)) return si_fault();
+    si_hold_share(length);
     struct lane *lane;
     si_lock();
     look();

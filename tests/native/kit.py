@@ -157,6 +157,20 @@ def standin(major: int = 12) -> Path:
 
 
 @functools.cache
+def mps() -> Path:
+    """The folder with the stand-in's nvidia-cuda-mps-control."""
+    source = NATIVE / "standin" / "mps_control.py"
+
+    def make(folder: Path) -> None:
+        # Not by a first line with the interpreter, whose path may be too long for the kernel.
+        command = folder / "nvidia-cuda-mps-control"
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{source}" "$@"\n')
+        command.chmod(0o755)
+
+    return made("mps", [str(source), sys.executable], make)
+
+
+@functools.cache
 def program(
     name: str,
     *,
