@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.core.footprint import claims, memory_limit_on
+from cotenant.core.isolation import Rung
 from cotenant.core.model import Demand, Gpu, Gpus, Machine, Slot
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, format_memory
 from cotenant.node.devices.vendors import Vendor
@@ -90,6 +91,8 @@ OTHER_SYSTEMS: Mapping[str, Callable[[GpuGrants], Mapping[str, str]]] = {"gpusha
 """the variables of other GPU-sharing systems: programs that were written for one of them find what they expect"""
 
 
+ISOLATION = "COTENANT_ISOLATION"
+"""the variable that tells a job the rung of the isolation ladder that it got"""
 RESERVED = 2
 """One process may reserve this many times its memory limit, since reserved memory need not be used."""
 
@@ -316,13 +319,18 @@ def _simulated_env(slot: Slot, paths: Paths, cores: int) -> dict[str, str]:
 def _real_enforcement(vendor: Vendor, launch: Launch) -> list[str]:
     compute = launch_compute(launch.grants)
     devices = f"devices: {vendor.row.visible[0]} names the job's GPUs; a program that ignores it "
+    rung = launch.env.get(ISOLATION)
+    if rung == Rung.MPS:
+        return _mps_enforcement(launch, devices)
     if "LD_PRELOAD" not in launch.env:
         reserved = "is reserved for the job, but not enforced"
         return [
             f"memory: {_memory_words(launch)} on each GPU {reserved}",
             f"compute: {percent_of(compute)} % {reserved}" if is_throttled(compute) else "compute: not limited",
             f"{devices}can reach the others",
-            vendor.row.unenforced() or NONE_BUILT,
+            "isolation: none, as the job or the settings of the daemon wish"
+            if rung == Rung.NONE
+            else vendor.row.unenforced() or NONE_BUILT,
         ]
     unlimited = all(grant.whole for grant in launch.grants)
     return [
@@ -347,6 +355,23 @@ def _elastic_words(launch: Launch) -> list[str]:
         f"memory above the request: up to {format_memory(amount)} on each GPU while other jobs leave it free; if a job "
         "needs it within its request, growth is refused first, then the job furthest above its request is queued again"
         for amount in amounts
+    ]
+
+
+def _mps_enforcement(launch: Launch, devices: str) -> list[str]:
+    compute = launch_compute(launch.grants)
+    return [
+        "memory: not limited"
+        if all(grant.whole for grant in launch.grants)
+        else f"memory: {_memory_words(launch)} for each process, by MPS: beyond it an allocation fails as out of "
+        "memory",
+        f"compute: {percent_of(compute)} % of the GPU's threads for each process, by MPS, also while the GPU is idle"
+        if is_throttled(compute)
+        else "compute: not limited",
+        f"{devices}finds the GPUs of others",
+        "faults: MPS clients of one GPU are one trust domain; a fault in one of them ends all of them",
+        "not enforced: on the sum of several processes of the job; a process that removes the MPS variables from its "
+        "environment is limited like the largest tenant of the GPU",
     ]
 
 

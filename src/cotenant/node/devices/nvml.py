@@ -23,6 +23,7 @@ from cotenant.core.model import Gpu, Gpus, Machine
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.errors import DeviceError
 from cotenant.node.devices.backend import MACHINE, GpuUsage, NoDriverError, Running
+from cotenant.node.devices.compute_modes import ComputeModes
 from cotenant.node.devices.counters import Counters
 from cotenant.node.devices.health import RECOVERY, Health
 from cotenant.node.devices.links import Bus, numa_node
@@ -135,6 +136,7 @@ class NvmlBackend:
         self._sysfs = sysfs
         self._proc = proc
         self._unanswered = {getattr(library, f"NVML_ERROR_{name}", None) for name in _UNANSWERED}
+        self.modes = ComputeModes(library)
         self._events: Handle | None = None
         self._links: LinkMatrix | None = None
         self._linked: tuple[str, ...] = ()

@@ -1,0 +1,233 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The MPS control daemons of a node: one for each GPU that has tenants through MPS, and none for the others.
+
+An engine says which tenants there are (`add`, `remove`), calls `ready` before it starts one, and `step` every second.
+If a control daemon or its server crashes, hangs or has a fault, its GPU is closed: the engine stops the tenants, and
+when the last is gone, what is left is ended, the compute mode is restored and the GPU is open again.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from cotenant.core.units import MIB_BYTES, MiB
+from cotenant.node.devices.backend import GpuUsage
+from cotenant.node.launch import percent_of
+from cotenant.node.limits import GpuLimit
+from cotenant.node.mps_daemon import ANSWER_S, Ceiling, Modes, MpsDaemon, MpsError
+
+LOOK_EVERY_S = 1.0
+ASK_EVERY_S = 5.0
+"""between two questions to a control daemon; whether its processes exist is looked at more often"""
+MOST_OWNERS = 10_000
+"""processes whose jobs are remembered"""
+
+
+class Crash(NamedTuple):
+    """What happened to the MPS of a GPU; its tenants have to be stopped."""
+
+    uuid: str
+    why: str
+    culprits: tuple[str, ...] = ()
+    """jobs whose fault ended the others"""
+
+
+@dataclass(slots=True)
+class _Running:
+    """What is known of a control daemon that runs."""
+
+    log: int = 0
+    """bytes of the log when it was started or found: what is before is about an earlier one"""
+    ceiling: Ceiling | None = None
+    servers: frozenset[int] = frozenset()
+    asked: float = -math.inf
+    """when it last answered, by the monotonic clock"""
+
+
+class Mps:
+    """`add`, `remove` and `note` are for the thread of the engine; `ready` and `step` wait, and are for others."""
+
+    def __init__(
+        self,
+        root: Path,
+        owner: str,
+        modes: Modes,
+        command: Path,
+        memory: Mapping[str, MiB],
+        *,
+        answer_s: float = ANSWER_S,
+        ask_every_s: float = ASK_EVERY_S,
+    ) -> None:
+        self._memory, self._ask_every_s = memory, ask_every_s
+        self._tenants: dict[str, dict[str, GpuLimit]] = {uuid: {} for uuid in memory}
+        """by GPU and job"""
+        self._daemons = {
+            uuid: MpsDaemon(root / uuid, uuid, owner, modes, command, answer_s=answer_s) for uuid in memory
+        }
+        self._running: dict[str, _Running] = {}
+        self._owners: dict[int, str] = {}
+        self._busy = threading.Lock()
+        """held while processes are waited for"""
+        self._tenants_lock = threading.Lock()
+        self._up: set[str] = set()
+        """GPUs that belong to MPS: from their first tenant until everything is as it was before"""
+        self._up |= {uuid for uuid, daemon in self._daemons.items() if daemon.is_recorded}
+        self.closed: dict[str, str] = {}
+        """why a GPU takes no tenants, by UUID"""
+        self.notes: dict[str, str] = {}
+        """what is special about the MPS of a GPU, by UUID"""
+
+    def add(self, job: str, limit: GpuLimit) -> None:
+        """A tenant is placed on a GPU."""
+        with self._tenants_lock:
+            self._tenants[limit.uuid] = self._tenants[limit.uuid] | {job: limit}
+            self._up.add(limit.uuid)
+
+    def remove(self, job: str) -> None:
+        """A tenant has ended."""
+        with self._tenants_lock:
+            for uuid, tenants in self._tenants.items():
+                if job in tenants:
+                    self._tenants[uuid] = {one: limit for one, limit in tenants.items() if one != job}
+
+    def ending(self) -> frozenset[str]:
+        """GPUs that belong to MPS, and have no tenants any more."""
+        with self._tenants_lock:
+            return frozenset(uuid for uuid in self._up if not self._tenants[uuid])
+
+    def note(self, usage: Iterable[GpuUsage]) -> None:
+        """Remembers which processes are whose: a client that causes a fault is known by its process ID alone."""
+        if len(self._owners) > MOST_OWNERS:
+            self._owners.clear()
+        self._owners |= {one.pid: one.job for gpu in usage for one in gpu.processes or () if one.job is not None}
+
+    def variables(self, limit: GpuLimit) -> dict[str, str]:
+        """The variables of a tenant."""
+        daemon = self._daemons[limit.uuid]
+        env = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(daemon.pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(daemon.logs),
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent_of(limit.compute)),
+        }
+        if limit.memory_bytes is not None:
+            env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={limit.memory_bytes // MIB_BYTES}M"
+        return env
+
+    def ready(self, uuid: str) -> None:
+        """Starts the control daemon of a GPU if it does not run; MpsError if the GPU cannot take a tenant now."""
+        with self._busy:
+            if uuid in self.closed:
+                raise MpsError(self.closed[uuid])
+            try:
+                if uuid in self._running and not self._daemons[uuid].is_alive():
+                    raise MpsError(f"the MPS control daemon of GPU {uuid} has ended")
+                if uuid not in self._running:
+                    note = self._daemons[uuid].start()
+                    self._running[uuid] = _Running(self._daemons[uuid].log_size())
+                    self.notes.pop(uuid, None)
+                    if note is not None:
+                        self.notes[uuid] = note
+                self._set_ceiling(uuid)
+            except MpsError as error:
+                self._close(uuid, str(error))
+                raise
+            self._running[uuid].asked = -math.inf  # its server is about to start
+
+    def step(self) -> list[Crash]:
+        """Looks after all of them: what crashed, what can be ended because no tenant is left."""
+        crashes = []
+        for uuid, daemon in self._daemons.items():
+            with self._busy:
+                crash = None
+                if uuid not in self.closed and (uuid in self._running or daemon.is_recorded):
+                    crash = self._crash_of(uuid, daemon)
+                    crash = self._fault_of(uuid) or crash  # in this order: who is found faulty is in the log already
+                if crash is not None:
+                    self._close(uuid, crash.why)
+                    crashes.append(crash)
+                if not self._tenants[uuid]:
+                    self._end(uuid, daemon)
+        return crashes
+
+    def fault_of(self, job: str) -> Crash | None:
+        """The fault that ended the MPS clients beside a job, or its own; does not wait."""
+        uuids = (uuid for uuid, tenants in self._tenants.items() if job in tenants)
+        return next((crash for uuid in uuids if (crash := self._fault_of(uuid)) is not None), None)
+
+    def _fault_of(self, uuid: str) -> Crash | None:
+        """A fault is known by the log: clients that end because of it leave no other trace."""
+        known = self._running.get(uuid)
+        culprits = () if known is None else self._daemons[uuid].culprits(known.log)
+        if not culprits:
+            return None
+        jobs = tuple(sorted({job for pid in culprits if (job := self._owners.get(pid)) is not None}))
+        named = f" ({' '.join(jobs)})" if jobs else ""
+        why = f"a fault of process {' '.join(map(str, culprits))}{named} ended all MPS clients of GPU {uuid}"
+        return Crash(uuid, why, jobs)
+
+    def _end(self, uuid: str, daemon: MpsDaemon) -> None:
+        """Ends the control daemon of a GPU without tenants, and opens the GPU again if nothing is left of it."""
+        try:
+            if daemon.is_recorded:
+                daemon.clean()
+            elif uuid in self.closed:
+                daemon.refuse_foreign()
+        except MpsError as error:
+            self.closed[uuid] = str(error)
+            return
+        self._running.pop(uuid, None)
+        self.closed.pop(uuid, None)
+        with self._tenants_lock:
+            if not self._tenants[uuid]:
+                self._up.discard(uuid)
+
+    def _crash_of(self, uuid: str, daemon: MpsDaemon) -> Crash | None:
+        """None also if it has no tenants, which a crash could harm. One that ran before this process did is adopted."""
+        if not self._tenants[uuid]:
+            return None
+        known = self._running.setdefault(uuid, _Running(daemon.log_size()))
+        try:
+            self._examine(uuid, daemon, known)
+        except MpsError as error:
+            return Crash(uuid, str(error))
+        return None
+
+    def _examine(self, uuid: str, daemon: MpsDaemon, known: _Running) -> None:
+        """MpsError if something is wrong."""
+        now = time.monotonic()
+        if not daemon.is_alive():
+            raise MpsError(f"the MPS control daemon of GPU {uuid} has ended")
+        lost = any(not daemon.owns(server) for server in known.servers)
+        if not lost and now - known.asked < self._ask_every_s:
+            return
+        servers = known.servers if lost else frozenset(daemon.servers())
+        if lost or known.servers - servers:
+            raise MpsError(f"the MPS server of GPU {uuid} has ended")
+        known.servers = servers
+        known.asked = now
+        if any(daemon.is_faulty(server) for server in servers):
+            raise MpsError(f"a fault ended all MPS clients of GPU {uuid}; its log does not say whose")
+        self._set_ceiling(uuid)
+
+    def _set_ceiling(self, uuid: str) -> None:
+        """No client may have more than the largest tenant, whatever its environment says."""
+        limits, whole = self._tenants[uuid].values(), self._memory[uuid]
+        ceiling = Ceiling(
+            max((percent_of(limit.compute) for limit in limits), default=100),
+            max(
+                (whole if one.memory_bytes is None else one.memory_bytes // MIB_BYTES for one in limits), default=whole
+            ),
+        )
+        known = self._running[uuid]
+        if known.ceiling != ceiling:
+            self._daemons[uuid].limit(ceiling)
+            known.ceiling = ceiling
+
+    def _close(self, uuid: str, why: str) -> None:
+        self.closed[uuid] = why
+        self._running.pop(uuid, None)
