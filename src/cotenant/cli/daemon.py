@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from cotenant.cli.client import Client, NoDaemonError, state_folder
 from cotenant.cli.options import age_option, complete_policies, complete_queues, output_option, size_option
 from cotenant.cli.output import emit
+from cotenant.core.isolation import Fallback, Rung
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.state_folder import make_state_folder
 from cotenant.node.devices.vendors import REAL_NAMES, Vendor
@@ -33,10 +34,25 @@ STATUS_COLUMNS = (
     ("QUEUED", lambda one: str(one["queued"]), False),
     ("NOTE", lambda one: one["notice"], False),
 )
+
+
+def gpu_isolation(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Rung]:
+    """Converts `0=mps` and `GPU-…=none`."""
+    found = {}
+    for text in texts:
+        gpu, equals, rung = text.rpartition("=")
+        if not (gpu and equals and rung in tuple(Rung)):
+            expected = f"GPU=ISOLATION with an index or UUID and one of {', '.join(Rung)}, for example 0=mps"
+            raise InputError(f"--gpu-isolation {text[:80]}: expected {expected}")
+        found[gpu] = Rung(rung)
+    return found
+
+
 UP_EPILOG = """\b
 Examples:
   cotenant up --detach
   cotenant up --simulate 2 --policy binpack
+  cotenant up --isolation-fallback next --gpu-isolation 0=mps
 """
 
 
@@ -96,6 +112,25 @@ Examples:
 @click.option("--tls", is_flag=True, help="Encrypt TCP with a certificate made here; its fingerprint is printed.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Encrypt TCP with this certificate (PEM).")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="File with the key of the certificate (PEM).")
+@click.option(
+    "--isolation",
+    type=click.Choice([rung.value for rung in Rung]),
+    help="What holds jobs on NVIDIA GPUs to their limits. Default: preload, or none if the vGPU library is not built.",
+)
+@click.option(
+    "--isolation-fallback",
+    type=click.Choice([one.value for one in Fallback]),
+    default=Fallback.REFUSE.value,
+    show_default=True,
+    help="What becomes of a job whose isolation no GPU has: refuse it, or give it the next lower one.",
+)
+@click.option(
+    "--gpu-isolation",
+    multiple=True,
+    metavar="GPU=ISOLATION",
+    callback=gpu_isolation,
+    help="Reserve a GPU, by index or UUID, for jobs with one isolation; repeatable.",
+)
 @age_option("--keep-for", "Every hour, remove the files of jobs that ended longer ago than this.")
 @size_option("--keep-size", "Every hour, remove the oldest files of ended jobs beyond this size.")
 def up(
@@ -113,6 +148,9 @@ def up(
     tls: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
+    isolation: str | None,
+    isolation_fallback: str,
+    gpu_isolation: dict[str, Rung],
     keep_for: float | None,
     keep_size: int | None,
 ) -> None:
@@ -124,6 +162,7 @@ def up(
         _detach()
         return
     from cotenant.local.daemon import Options, check, run
+    from cotenant.local.isolation import IsolationSettings
 
     options = Options(
         state=state_folder(),
@@ -141,6 +180,11 @@ def up(
         tls_cert=tls_cert,
         tls_key=tls_key,
         keep=PruneRequest(older_than_s=keep_for, keep_bytes=keep_size),
+        isolation=IsolationSettings(
+            default=None if isolation is None else Rung(isolation),
+            fallback=Fallback(isolation_fallback),
+            gpus=gpu_isolation,
+        ),
     )
     if running is None:
         run(options)

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from cotenant.cli.options import finite
+from cotenant.core.isolation import Rung
 from cotenant.errors import InputError
 from cotenant.wire.local import JobRequest
 
@@ -75,6 +76,11 @@ OPTIONS = (
         help="Profile of the MIG instances to use, as nvidia-smi -L shows it. --memory and --compute are then of each.",
     ),
     click.option("--type", "types", multiple=True, metavar="NAME", help="Acceptable GPU type; repeatable."),
+    click.option(
+        "--isolation",
+        type=click.Choice([rung.value for rung in Rung]),
+        help="What holds the job to its limits on NVIDIA GPUs. Default: as the daemon was started.",
+    ),
     click.option("--exclusive", is_flag=True, help="Share the GPUs with no other job."),
     click.option(
         "--priority",
@@ -148,6 +154,7 @@ def request_of(
     compute: str | None,
     mig: str | None,
     types: tuple[str, ...],
+    isolation: str | None,
     exclusive: bool,
     priority: int,
     estimate: float | None,
@@ -175,6 +182,7 @@ def request_of(
         compute=compute,
         mig=mig,
         types=types,
+        isolation=None if isolation is None else Rung(isolation),
         exclusive=exclusive,
         priority=priority,
         batch=batch,

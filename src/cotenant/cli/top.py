@@ -30,6 +30,7 @@ GPUS = (
     ("BUSY", lambda gpu: or_dash(gpu.utilisation, "{:.0f}%"), False),
     ("STATE", lambda gpu: state(gpu), False),
     ("JOBS", lambda gpu: str(len(gpu.tenants)), False),
+    ("ISOLATION", lambda gpu: "mps only" if gpu.mps else ",".join(gpu.isolation) or "-", True),
     ("UUID", lambda gpu: gpu.uuid, True),
 )
 JOBS = (
@@ -42,6 +43,7 @@ JOBS = (
     ("BATCH", lambda job: str(job.batch or "-"), False),
     ("RAN", lambda job: ago(job.started), False),
     ("ATTEMPT", lambda job: str(job.attempts), True),
+    ("ISOLATION", lambda job: job.isolation or "-", True),
 )
 EPILOG = """\b
 Examples:

@@ -102,6 +102,8 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
         )
         lines.append(f"it waits: {reason}; {position}")
         lines += _overtaking(answer)
+    if answer.get("isolation") is not None:
+        lines.append(f"isolation: {answer['isolation']}")
     lines += [f"note: {note}" for note in answer.get("notes", ())]
     lines += map(_neighbour, answer.get("company", ()) if len(answer.get("company", ())) > 1 else ())
     if wide:

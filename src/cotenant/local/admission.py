@@ -12,6 +12,7 @@ from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.objectives import demands_for
 from cotenant.core.units import MiB, Seconds, format_memory
 from cotenant.errors import CotenantError, InputError
+from cotenant.local.isolation import JobIsolation, check_wish, rung_of
 from cotenant.local.profiles import ProfileStore
 from cotenant.wire.local import JobRequest, demand_of, job_of
 from cotenant.wire.profile import WorkloadId, workload_of
@@ -33,14 +34,16 @@ def predicts(policy: Policy) -> bool:
 class Admission:
     """Admission under the current policy, for the GPUs that are installed."""
 
-    def __init__(self, learner: Learner, profiles: ProfileStore, machine: Machine) -> None:
-        self._learner, self._profiles = learner, profiles
+    def __init__(
+        self, learner: Learner, profiles: ProfileStore, machine: Machine, isolation: JobIsolation | None = None
+    ) -> None:
+        self._learner, self._profiles, self._isolation = learner, profiles, isolation
         self._types = tuple(dict.fromkeys(gpu.type for gpu in machine.gpus))
         self.replace_machine(machine)
 
     def replace_machine(self, machine: Machine) -> None:
         """Requests are tried on the empty machine with every GPU healthy and uncordoned: only that refuses for good."""
-        gpus = tuple(replace(gpu, healthy=True, cordoned=False) for gpu in machine.gpus)
+        gpus = tuple(replace(gpu, healthy=True, cordoned=False, under_mps=False) for gpu in machine.gpus)
         self._gpus = gpus
         self._empty = Cluster.of([replace(machine, gpus=gpus)])
 
@@ -48,12 +51,17 @@ class Admission:
         """The job of a request; RefusedError if it would not fit on the empty machine."""
         self._refuse_impossible_latency(request)
         self._refuse_impossible_limit(request)
+        check_wish(self._isolation, request)
         job = self.job_of(job_id, request, submitted)
         ranker = self._learner.ranker
         if place_gang(ranker, job, self._empty) is None:
             reasons = ranker.reasons(job.demand, self._empty)
             raise RefusedError("this can never run here", {node: str(why) for node, why in reasons.items()})
         return job
+
+    def note(self, request: JobRequest) -> str | None:
+        """A sentence if an admitted job gets another isolation than it wishes for."""
+        return check_wish(self._isolation, request)
 
     def job_of(self, job_id: str, request: JobRequest, submitted: float) -> Job:
         """A request as the core sees it, with one demand for each compute share that meets its latency objective.
@@ -62,7 +70,7 @@ class Admission:
         fewer different demands are ranked faster.
         """
         job, workload = job_of(job_id, request, submitted), workload_of(request)
-        demand = job.demand
+        demand = replace(job.demand, rung=rung_of(self._isolation, request.isolation, request.gpus))
         if predicts(self._learner.policy):
             self._profiles.introduce(workload)
             demand = replace(demand, workload=workload.name)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -156,6 +156,19 @@ def cancel(job_dir: Path) -> bool:
             signal.pidfd_send_signal(found.pidfd, signal.SIGCONT)  # the job may have stopped it
         os.close(found.pidfd)
     return found.state in ("new", "running")
+
+
+def environment_of(job_dir: Path) -> Mapping[str, str]:
+    """The variables that a run was prepared with; empty if it was not."""
+    try:
+        return supervisor.read_spec(os.path.abspath(job_dir / "spec.json")).env
+    except (supervisor.Refused, OSError):
+        return {}
+
+
+def is_cancelled(job_dir: Path) -> bool:
+    """Whether a run was cancelled before its supervisor started."""
+    return (job_dir / "cancel").exists()
 
 
 def continue_supervisor(pid: int) -> bool:

@@ -12,6 +12,7 @@ from cotenant.core.sharing.speeds import Belief
 from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import Seconds
 from cotenant.local import attempts
+from cotenant.local.isolation import JobIsolation
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.journal import Journal
 from cotenant.node.containment import Containment
@@ -41,6 +42,8 @@ class Resources:
     """the cgroups that hold all processes of a job, if they can be created"""
     slices: JobSlices | None = None
     """the slices of real GPUs; None: the GPUs are simulated"""
+    isolation: JobIsolation | None = None
+    """the isolation ladder of NVIDIA GPUs; None: other GPUs"""
     launch: Callable[[Path], None] = attempts.launch
     """starts the supervisor of a run folder; tests replace it"""
 

@@ -26,7 +26,8 @@ from cotenant.local.api import application
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.events import log_error, stored_setting
-from cotenant.local.job_slices import find_slices
+from cotenant.local.isolation import BY_DEFAULT, IsolationSettings, JobIsolation
+from cotenant.local.job_slices import JobSlices, find_slices
 from cotenant.local.journal import Journal
 from cotenant.local.state_folder import make_state_folder
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
@@ -34,6 +35,7 @@ from cotenant.node.connections import accept_encrypted, drop_slow_heads, is_loop
 from cotenant.node.containment import find_containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.finding import find_backend
+from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.devices.vendors import REAL, Vendor
 from cotenant.node.launch import Paths
 from cotenant.node.measurement import OBSERVE_S
@@ -81,6 +83,8 @@ class Options:
     tls_key: Path | None = None
     keep: PruneRequest = KEEP_ALL
     """which folders of ended jobs are removed every hour"""
+    isolation: IsolationSettings = BY_DEFAULT
+    """what holds jobs on NVIDIA GPUs to their limits"""
 
 
 def run(options: Options) -> None:
@@ -96,6 +100,7 @@ def run(options: Options) -> None:
         owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
         count = len(backend.machine().gpus) if backend.vendor is Vendor.SIMULATED else 0
         engines = {gpu: options.state / f"engine-{gpu}.sock" for gpu in range(count)}
+        slices = find_slices(owner) if backend.vendor.row.preload else None
         resources = Resources(
             state=options.state,
             journal=journal,
@@ -103,7 +108,8 @@ def run(options: Options) -> None:
             paths=Paths(agent=options.state / "agent.sock", compute_locks=engines),
             shares=find_shares(owner),
             containment=find_containment(owner),
-            slices=find_slices(owner) if backend.vendor.row.preload else None,
+            slices=slices,
+            isolation=_isolation(options, backend, slices),
         )
         settings = Settings(
             policy=options.policy,
@@ -137,6 +143,18 @@ def _backend(options: Options, journal: Journal) -> Backend:
         if sizes != usual:
             journal.remember(SIMULATED, json.dumps(sizes))
     return backend
+
+
+def _isolation(options: Options, backend: Backend, slices: JobSlices | None) -> JobIsolation | None:
+    """The isolation ladder of NVIDIA GPUs."""
+    settings = options.isolation
+    if not isinstance(backend, NvmlBackend) or slices is None:
+        if settings != BY_DEFAULT:
+            raise InputError(f"--isolation: {backend.vendor.row.title} GPUs have no choice of isolation; NVIDIA's have")
+        return None
+    root = slices.root.parent / "mps"
+    preload = slices.library is not None
+    return JobIsolation(settings, backend.modes, backend.machine(), preload=preload, root=root, owner=slices.owner)
 
 
 async def serve(

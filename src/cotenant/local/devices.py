@@ -13,6 +13,7 @@ from typing import NamedTuple
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
 from cotenant.local.events import log_error, stored_setting
+from cotenant.local.isolation import JobIsolation
 from cotenant.local.journal import Journal
 from cotenant.local.views import usage_by_job
 from cotenant.node.devices.backend import Backend, GpuUsage, Running
@@ -35,8 +36,8 @@ class _Look(NamedTuple):
 class Devices:
     """The GPUs of one machine. Cordons are stored in the journal; everything else comes from the driver."""
 
-    def __init__(self, backend: Backend, journal: Journal) -> None:
-        self._backend, self._journal = backend, journal
+    def __init__(self, backend: Backend, journal: Journal, isolation: JobIsolation | None = None) -> None:
+        self._backend, self._journal, self._isolation = backend, journal, isolation
         self._cordoned: set[str] = set(stored_setting(journal, "cordoned", list[str], []))
         self._used: dict[str, JobUsage] = {}
         self.changed: Signal[[Machine]] = Signal()
@@ -47,9 +48,14 @@ class Devices:
         """the use of the GPUs was read"""
         self.usage: dict[str, GpuUsage] = {}
         """by UUID"""
-        self.machine = self._with_cordons(backend.machine())
-        self.faults = backend.faults()
-        """why each unhealthy GPU is unhealthy, by UUID"""
+        self._seen = backend.machine()
+        self.machine = self._adjusted(self._seen)
+        self._faults = backend.faults()
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Why each unhealthy GPU is unhealthy, by UUID."""
+        return self._faults if self._isolation is None else {**self._isolation.mps.closed, **self._faults}
 
     def index(self, name: str) -> int | None:
         """The index of the GPU with this index or UUID."""
@@ -63,7 +69,11 @@ class Devices:
         names = self._cordoned | uuid if cordoned else self._cordoned - uuid
         self._journal.remember("cordoned", json.dumps(sorted(names)))
         self._cordoned = names
-        self.machine = self._with_cordons(self.machine)
+        self.adjust()
+
+    def adjust(self) -> None:
+        """The cordons changed, or the GPUs that MPS has closed."""
+        self.machine = self._adjusted(self._seen)
         self.changed.send(self.machine)
 
     async def watch(self, running: Callable[[], Sequence[Running]]) -> None:
@@ -80,7 +90,7 @@ class Devices:
                     self.usage = {one.uuid: one for one in look.usage}
                     self._used = usage_by_job(jobs, look.usage)
                     self.looked.send(look.usage)
-                    self.faults = look.faults
+                    self._faults = look.faults
                     self._update(look.machine)
                     pause = max(LOOK_EVERY_S, look.cpu_s / MOST_OF_A_CORE)
                 await asyncio.sleep(pause)
@@ -93,11 +103,14 @@ class Devices:
         return _Look(machine, faults, usage, time.thread_time() - began)
 
     def _update(self, machine: Machine) -> None:
-        seen = self._with_cordons(machine)
+        self._seen = machine
+        seen = self._adjusted(machine)
         if seen.kind != self.machine.kind:
             self.machine = seen
             self.changed.send(seen)
             self.inventory_changed.send()
 
-    def _with_cordons(self, machine: Machine) -> Machine:
-        return replace(machine, gpus=tuple(replace(gpu, cordoned=gpu.uuid in self._cordoned) for gpu in machine.gpus))
+    def _adjusted(self, machine: Machine) -> Machine:
+        gpus = tuple(replace(gpu, cordoned=gpu.uuid in self._cordoned) for gpu in machine.gpus)
+        cordoned = replace(machine, gpus=gpus)
+        return cordoned if self._isolation is None else self._isolation.of_machine(cordoned)

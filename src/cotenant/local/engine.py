@@ -43,21 +43,24 @@ from cotenant.local.lifecycle import (
     Started,
     Stop,
     StopRequested,
+    failed,
     request_of,
     step,
     unreadable,
 )
+from cotenant.local.mps_watch import MpsWatch
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.pruning import EndedJob, Pruner
 from cotenant.local.queries import OVERTOOK, Queries, UnknownError
 from cotenant.local.runs import Runs
-from cotenant.local.supervisor import locked
+from cotenant.local.supervisor import Exit, locked
 from cotenant.local.tenants import Tenants
 from cotenant.local.tuner import TuningLoop, save_history
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import placement_reason
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.interference import InterferenceMonitor, Newcomer
+from cotenant.node.mps import Crash
 from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest
 from cotenant.wire.text import counted
 
@@ -77,11 +80,11 @@ class Engine:
         self._resources, self._journal, self._draw = resources, journal, settings.draw
         self._keep, self._backfill = settings.keep, settings.backfill
         self.events = Events(journal)
-        self._devices = Devices(backend, journal)
+        self._devices = Devices(backend, journal, resources.isolation)
         machine = self._devices.machine
         self.profiles = ProfileStore(journal, machine, settings.belief)
         self._learner = Learner(settings.policy, inventory_of([machine]), settings.queue, belief=self.profiles.belief)
-        self._admission = Admission(self._learner, self.profiles, machine)
+        self._admission = Admission(self._learner, self.profiles, machine, resources.isolation)
         self._queue = JobQueue(self._learner.policy)
         self._launcher = Launcher(resources)
         self._grants = JobGrants(resources.slices, self._devices)
@@ -129,6 +132,11 @@ class Engine:
         if resources.slices is not None:
             self._devices.looked.subscribe(resources.slices.list_processes)
         self._runs.changed.subscribe(self._on_run_change)
+        self.mps = None
+        if resources.isolation is not None:
+            self.mps = MpsWatch(resources.isolation.mps, self._devices, self._tenants, self._launcher)
+            self.mps.crashed.subscribe(self._on_mps_crash)
+            self.mps.noted.subscribe(self.events.record)
         self._tenants.added.subscribe(self._tuner.add)
         self._tenants.added.subscribe(self.interference.add)
         self._tenants.added.subscribe(self._grants.add)
@@ -155,11 +163,13 @@ class Engine:
     def submit(self, request: JobRequest) -> JobView:
         """Accepts a job durably, or refuses it at once if it could never run here."""
         submitted = time.time()
-        job = self._admission.admit("new", request, submitted)
+        job, note = self._admission.admit("new", request, submitted), self._admission.note(request)
         job_id = self._journal.submit(msgspec.json.encode(request), submitted)
         self._enqueue(replace(job, id=job_id))
         self._learner.observe(job.demand)
         self.events.record("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
+        if note is not None:
+            self.events.record("isolation", job_id, note)
         return self.queries.job(job_id)
 
     def cancel(self, name: str) -> JobView:
@@ -302,7 +312,8 @@ class Engine:
         """Schedules after every change until it is asked to stop; the jobs keep running without it."""
         baseline, slices = self._launcher.baseline, self._resources.slices
         watching = self._devices.watch(lambda: self._tenants.running(baseline))
-        of_slices = [] if slices is None else [slices.watch(), self._grants.watch()]
+        more = [] if slices is None else [slices.watch(), self._grants.watch()]
+        more += [] if self.mps is None else [self.mps.run()]
         helpers = [
             asyncio.create_task(helper)
             for helper in (
@@ -310,7 +321,7 @@ class Engine:
                 watching,
                 self._runs.continue_stopped(),
                 self._prune_regularly(),
-                *of_slices,
+                *more,
             )
         ]
         for helper in helpers:
@@ -415,7 +426,8 @@ class Engine:
     def _end(self, record: JobRecord, status: attempts.Status) -> bool:
         """Stores the end of a run; whether the job is queued again."""
         if status.exit is not None:
-            _, change = self._apply(record, Exited(status.exit))
+            record, end = self._as_victim(record, status.exit)
+            _, change = self._apply(record, Exited(end))
         else:
             attempts.kill_leftovers(self.queries.folder(record))
             _, change = self._apply(record, Disappeared(rebooted=status.state == "interrupted"))
@@ -456,6 +468,27 @@ class Engine:
                 self._stop(record, StopRequested(stop, f"asked to leave its GPU: {why}"))
         except CotenantError as error:
             log_error(f"{job} cannot be asked to leave its GPU: {error}")
+
+    def _as_victim(self, record: JobRecord, end: Exit) -> tuple[JobRecord, Exit]:
+        """A job that failed because of another MPS client's fault is queued again, as if it had been evicted."""
+        crash = None if self.mps is None or not failed(end) or record.stop is not None else self.mps.fault_of(record.id)
+        if crash is None or not crash.culprits or record.id in crash.culprits:
+            return record, end
+        record, change = self._apply(record, StopRequested(Stop.EVICT, crash.why))
+        self._record(record.id, change)
+        return record, end._replace(outcome="cancelled")
+
+    def _on_mps_crash(self, crash: Crash, jobs: tuple[str, ...]) -> None:
+        """Stops the tenants of a GPU whose MPS has failed: it must be empty to recover.
+
+        They are queued again, but for a job whose own fault ended the others: it would do so again.
+        """
+        for job in jobs:
+            record = self._journal.job(job)
+            if record.state in ACTIVE and record.stop is None:
+                caused = job in crash.culprits
+                why = f"its own fault ended the other MPS clients: {crash.why}" if caused else crash.why
+                self._stop(record, StopRequested(Stop.CANCEL if caused else Stop.EVICT, why))
 
     def _save_tuning_history(self, job: str) -> None:
         save_history(self._runs.of_job(job), self._tuner.history(job))

@@ -5,17 +5,19 @@
 import os
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cotenant.core.isolation import Rung
 from cotenant.core.model import Machine, Placement
 from cotenant.core.units import MiB
 from cotenant.local import attempts
 from cotenant.local.config import Resources
 from cotenant.local.supervisor import Spec
 from cotenant.node.devices.vendors import Vendor
-from cotenant.node.launch import Allowance, Launch, Slice, enforcement, launch_for
-from cotenant.node.limits import limits_text, write_read_only
+from cotenant.node.launch import ISOLATION, Allowance, Launch, Slice, enforcement, launch_for
+from cotenant.node.limits import GpuLimit, limits_text, write_read_only
+from cotenant.node.mps import Mps
 from cotenant.node.shares import Means
 from cotenant.wire.local import JobRequest
 
@@ -41,12 +43,14 @@ class Launcher:
 
         def start() -> None:
             attempts.prepare(folder, supervision(launch, request, self._contain(launch, job)))
-            if resources.slices is None:
+            if resources.slices is None or not _has_slice(placement):
                 write_read_only(self._limits_file(job), limits_text(launch.limits))
             else:
                 resources.slices.make(job, launch.limits)
             if launch.cgroup is not None and launch.cgroup_cpu is not None:
                 resources.shares.create(job, launch.cgroup_cpu)
+            if placement.job.demand.rung is Rung.MPS and not attempts.is_cancelled(folder):
+                self._mps.ready(launch.limits.gpus[0].uuid)
             resources.launch(folder)
 
         return start
@@ -60,7 +64,16 @@ class Launcher:
     def enforcement(self, machine: Machine, placement: Placement, request: JobRequest) -> tuple[str, ...]:
         """One sentence for each limit of a job: what enforces it, or that nothing does."""
         launch, resources = self._launch(machine, placement, request), self.resources
-        return tuple(enforcement(resources.backend.vendor, launch, resources.shares.means))
+        sentences = enforcement(resources.backend.vendor, launch, resources.shares.means)
+        if resources.isolation is not None and placement.job.demand.rung is Rung.MPS:
+            sentences += resources.isolation.remarks(launch.limits.gpus[0].uuid)
+        return tuple(sentences)
+
+    def mps_limit(self, machine: Machine, placement: Placement, request: JobRequest) -> GpuLimit | None:
+        """The limit of a job that is a client of MPS on its one GPU; None: it is not one."""
+        if placement.job.demand.rung is not Rung.MPS:
+            return None
+        return self._launch(machine, placement, request).limits.gpus[0]
 
     @property
     def baseline(self) -> MiB:
@@ -68,28 +81,44 @@ class Launcher:
         return Allowance().baseline if self.resources.backend.vendor is Vendor.SIMULATED else MiB(0)
 
     def _launch(self, machine: Machine, placement: Placement, request: JobRequest) -> Launch:
-        resources = self.resources
-        return launch_for(
+        resources, rung = self.resources, placement.job.demand.rung
+        launch = launch_for(
             machine,
             placement.slot,
             placement.job.demand,
             job=placement.job.id,
             paths=resources.paths,
-            slice_=self._slice(placement.job.id, request),
+            slice_=self._slice(placement, request),
             vendor=resources.backend.vendor,
             cores=resources.backend.cores(placement.slot.gpus),
             shares=resources.shares,
             batch=request.batch,
         )
+        if rung is None:
+            return launch
+        more = {ISOLATION: str(rung)}
+        if rung is Rung.MPS:
+            more |= self._mps.variables(launch.limits.gpus[0])
+        return replace(launch, env={**launch.env, **more})
 
-    def _slice(self, job: str, request: JobRequest) -> Slice:
-        slices = self.resources.slices
-        if slices is None:
+    @property
+    def _mps(self) -> Mps:
+        assert self.resources.isolation is not None  # it has granted the rung
+        return self.resources.isolation.mps
+
+    def _slice(self, placement: Placement, request: JobRequest) -> Slice:
+        slices, job = self.resources.slices, placement.job.id
+        if slices is None or not _has_slice(placement):
             return Slice(limits=self._limits_file(job))
         return slices.paths(job, request.env.get("LD_PRELOAD"))
 
     def _limits_file(self, job: str) -> Path:
         return self.resources.jobs / job / "limits"
+
+
+def _has_slice(placement: Placement) -> bool:
+    """Whether the vGPU library is preloaded into the job."""
+    return placement.job.demand.rung in (None, Rung.PRELOAD)
 
 
 def supervision(launch: Launch, request: JobRequest, contain: Path | None = None) -> Spec:

@@ -221,7 +221,7 @@ def _exited(job: JobRecord, end: Exit) -> Change:
         why = f": {job.reason}" if job.stop == Stop.EVICT and job.reason else ""
         text = f"{kind} from GPU {gpus_text(gpus_of(job))}{why}"
         return Change(JobState.QUEUED, _requeued(text, job.forgiven + 1), kind, text)
-    if _failed(end) and job.attempts - job.forgiven <= request_of(job).retries:
+    if failed(end) and job.attempts - job.forgiven <= request_of(job).retries:
         number = end.code if end.code is not None else end.signal
         text = f"attempt {job.attempts} failed ({end.outcome} {number}); the job is queued again"
         return Change(JobState.QUEUED, _requeued(text, job.forgiven), "retrying", text)
@@ -267,7 +267,7 @@ def _requeued(reason: str, forgiven: int) -> Columns:
     }
 
 
-def _failed(end: Exit) -> bool:
+def failed(end: Exit) -> bool:
     """Whether a retry may follow: not after a cancellation, nor after a shutdown of the machine."""
     return end.code != 0 if end.outcome == "exited" else end.outcome not in ("cancelled", "interrupted")
 

@@ -4,6 +4,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace as replaced
 
 from cotenant import __version__
 from cotenant.core.fragmentation.online import Learner
+from cotenant.core.isolation import Granted, Refused, Rung
 from cotenant.core.model import Job, Placement, Slot
 from cotenant.core.placement.deciding import queue_position
 from cotenant.core.units import Seconds
@@ -21,6 +23,7 @@ from cotenant.local.admission import Admission, predicts
 from cotenant.local.config import Resources
 from cotenant.local.devices import Devices
 from cotenant.local.grants import JobGrants
+from cotenant.local.isolation import rung_of
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.job_slices import NO_FAULTS, SliceFaults
 from cotenant.local.launching import Launcher
@@ -42,6 +45,7 @@ from cotenant.local.tuner import read_history
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import WaitReasons, explain, gpu_views, job_view
 from cotenant.node.interference import InterferenceMonitor
+from cotenant.node.launch import ISOLATION
 from cotenant.node.tuning import Tuner
 from cotenant.wire.local import GpuView, JobRequest, JobView, job_of
 from cotenant.wire.profile import JobProfile
@@ -124,12 +128,21 @@ class Queries:
             **(self._overtaken(record) if record.id in self._queue.jobs else {}),
             "policy": self._learner.policy.name,
             "company": self._interference.company(record.id),
+            "isolation": self._rung(record.id, request_of(record).isolation, request_of(record).gpus),
             "grants": [msgspec.to_builtins(one) for one in self._grants.views(record.id)],
             "notes": [
-                *(note for note in (self._resources.backend.vendor.row.unenforced(),) if note is not None),
+                *(note for note in self._notes(request_of(record)) if note is not None),
                 *self._grants.notes(record.id),
             ],
         }
+
+    def _notes(self, request: JobRequest) -> list[str | None]:
+        """What its owner should know about its limits."""
+        isolation = self._resources.isolation
+        granted = None if isolation is None else isolation.granted(request.isolation, request.gpus or 1)
+        refused = granted.why if isinstance(granted, Refused) else None
+        note = granted.note if isinstance(granted, Granted) and request.isolation is not None else None
+        return [self._resources.backend.vendor.row.unenforced(), refused, note]
 
     def gpus(self) -> list[GpuView]:
         devices = self._devices
@@ -192,7 +205,11 @@ class Queries:
         if not gpus and unreadable(record):  # its GPUs are not known, so no GPU may be called free
             gpus = tuple(range(len(self._devices.machine.gpus)))
         slot = Slot(self._devices.machine.name, gpus)
-        return Placement(with_stored_compute(self.core_job(record), record), slot)
+        job = with_stored_compute(self.core_job(record), record)
+        started = attempts.environment_of(self.folder(record)).get(ISOLATION)
+        if started in tuple(Rung):  # what it was started with, though the settings may be others now
+            job = replace(job, demand=replace(job.demand, rung=Rung(started)))
+        return Placement(job, slot)
 
     def missing_gpus(self, record: JobRecord) -> list[int]:
         return [gpu for gpu in gpus_of(record) if gpu >= len(self._devices.machine.gpus)]
@@ -234,7 +251,13 @@ class Queries:
             predicted=self._interference.predicted(record.id),
             slo_violations=self._interference.violations(record.id),
             grants=self._grants.views(record.id),
+            granted=lambda wish, gpus: self._rung(record.id, wish, gpus),
         )
+
+    def _rung(self, job: str, wish: Rung | None, gpus: int) -> Rung | None:
+        """The rung that a job has, or would get now."""
+        placed = self._tenants.placed.get(job)
+        return rung_of(self._resources.isolation, wish, gpus) if placed is None else placed.placement.job.demand.rung
 
     def _enforcement(self, record: JobRecord, request: JobRequest) -> tuple[str, ...]:
         if record.slot is None or self.missing_gpus(record):  # not placed, or on GPUs that were removed since

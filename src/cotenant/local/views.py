@@ -3,12 +3,13 @@
 """Jobs, GPUs and reasons as the API shows them: pure functions of values."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from cotenant.core.cluster import Cluster, Node
+from cotenant.core.isolation import Rung
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason
 from cotenant.core.placement.deciding import Queue, queue_position, rank
 from cotenant.core.placement.feasibility import eligible_gpus
@@ -28,6 +29,8 @@ class _RequestSummary(msgspec.Struct, frozen=True):
     command: list[str]
     name: str | None = None
     batch: int | None = None
+    gpus: int = 1
+    isolation: Rung | None = None
 
 
 _summaries = msgspec.json.Decoder(_RequestSummary)
@@ -43,6 +46,7 @@ def job_view(
     predicted: float | None = None,
     slo_violations: int = 0,
     grants: tuple[GrantView, ...] = (),
+    granted: Callable[[Rung | None, int], str | None] = lambda wish, gpus: None,
 ) -> JobView:
     """A job as the journal stores it, with what is measured now."""
     try:
@@ -67,6 +71,7 @@ def job_view(
         speed=speed,
         predicted=predicted,
         slo_violations=slo_violations,
+        isolation=granted(request.isolation, request.gpus),
         memory_used_mib=usage.memory_mib,
         utilisation=usage.utilisation,
         grants=grants,
@@ -91,6 +96,8 @@ def gpu_views(machine: Machine, node: Node, usage: Mapping[str, GpuUsage], fault
             healthy=gpu.healthy,
             fault=faults.get(gpu.uuid),
             cordoned=gpu.cordoned,
+            isolation=tuple(rung for rung in Rung if rung in gpu.rungs),
+            mps=gpu.under_mps or any(i in one.gpus and one.demand.rung is Rung.MPS for one in node.tenants),
             tenants=tuple(tenant.job for tenant in node.tenants if i in tenant.gpus),
         )
         for i, gpu in enumerate(machine.gpus)

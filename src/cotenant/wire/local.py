@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
+from cotenant.core.isolation import Rung
 from cotenant.core.model import Demand, Job
 from cotenant.core.units import (
     WHOLE_GPU,
@@ -76,6 +77,8 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     estimate_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     latency_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     """latency objective in seconds from one step to the next; needs a profile"""
+    isolation: Rung | None = None
+    """what holds it to its limits; null: as the settings of the daemon say"""
     revert: bool = True
     """whether it may be stopped and queued again soon after its start if it slows its neighbours down too much"""
 
@@ -117,6 +120,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """the speed that was predicted beside its neighbours; null: it has none"""
     slo_violations: int = 0
     """how often its steps took longer than its latency objective"""
+    isolation: str | None = None
+    """the rung of the isolation ladder that it gets; null: its GPUs have none"""
     memory_used_mib: int | None = None
     """summed over its GPUs, at the last measurement; null: not known"""
     utilisation: float | None = None
@@ -154,6 +159,10 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None = None
     """why it is not healthy"""
     cordoned: bool = False
+    isolation: tuple[str, ...] = ()
+    """the rungs of the isolation ladder that it has"""
+    mps: bool = False
+    """its tenants use it through MPS, and it takes no others"""
     tenants: tuple[str, ...] = ()
 
 

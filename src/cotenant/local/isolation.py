@@ -1,0 +1,158 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The isolation ladder on one machine: what its GPUs have, what a job gets, and the control daemons of MPS."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cotenant.core.isolation import (
+    Fallback,
+    Granted,
+    Offer,
+    Refused,
+    Rung,
+    choose,
+    most_clients,
+    mps_limits_clients,
+    obstacle,
+    rungs_of,
+)
+from cotenant.core.model import Gpu, Machine
+from cotenant.errors import InputError
+from cotenant.node.devices.compute_modes import ComputeModes
+from cotenant.node.mps import Mps
+from cotenant.node.mps_daemon import CONTROL
+from cotenant.wire.local import JobRequest, demand_of
+
+UNLIMITED = (
+    "not enforced: MPS limits its clients only from compute capability 7.0 on; memory and compute are reserved for the "
+    "job"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsolationSettings:
+    """What the user of the daemon chose."""
+
+    default: Rung | None = None
+    """what jobs get that wish for nothing; None: the vGPU library if it is built, else nothing"""
+    fallback: Fallback = Fallback.REFUSE
+    """what becomes of a wish for a rung that no GPU has"""
+    gpus: Mapping[str, Rung] = field(default_factory=dict)
+    """GPUs, by index or UUID, that take only tenants of one rung"""
+
+
+BY_DEFAULT = IsolationSettings()
+
+
+class JobIsolation:
+    """What holds the jobs of this machine to their limits. For NVIDIA GPUs: others have no ladder."""
+
+    def __init__(
+        self,
+        settings: IsolationSettings,
+        modes: ComputeModes,
+        machine: Machine,
+        *,
+        preload: bool,
+        root: Path,
+        owner: str,
+    ) -> None:
+        self._settings, self._modes, self._preload = settings, modes, preload
+        found = shutil.which(CONTROL)
+        self._has_mps = found is not None
+        self._known: dict[str, Offer] = {}
+        self._only = _by_uuid(settings.gpus, machine)
+        self._offers = [self._offer(gpu) for gpu in machine.gpus]
+        # Also without the command: what another version of this daemon left behind must be cleaned up.
+        memory = {gpu.uuid: gpu.memory for gpu in machine.gpus}
+        self.mps = Mps(root, owner, modes, Path(found or CONTROL), memory)
+
+    def of_machine(self, machine: Machine) -> Machine:
+        """The machine with the rungs of each GPU; those whose MPS is closed are not healthy."""
+        self._offers = [self._offer(gpu) for gpu in machine.gpus]
+        ending, closed = self.mps.ending(), self.mps.closed
+        return replace(
+            machine,
+            gpus=tuple(
+                replace(
+                    gpu,
+                    rungs=rungs_of(offer),
+                    mps_clients=most_clients(offer.capability) if obstacle(Rung.MPS, offer) is None else 0,
+                    under_mps=gpu.uuid in ending,
+                    healthy=gpu.healthy and gpu.uuid not in closed,
+                )
+                for gpu, offer in zip(machine.gpus, self._offers, strict=True)
+            ),
+        )
+
+    def granted(self, wish: Rung | None, gpus: int) -> Granted | Refused:
+        """What a job gets that wishes for this, or for nothing."""
+        if wish is not None:
+            return choose(wish, self._offers, self._settings.fallback, gpus)
+        default = self._settings.default
+        fallback = Fallback.NEXT if default is None else self._settings.fallback
+        return choose(default or Rung.PRELOAD, self._offers, fallback, gpus)
+
+    def remarks(self, uuid: str) -> list[str]:
+        """Sentences on what MPS does not enforce on a GPU."""
+        offer, note = self._known.get(uuid), self.mps.notes.get(uuid)
+        limits = offer is None or mps_limits_clients(offer.capability)
+        return [*([] if limits else [UNLIMITED]), *([] if note is None else [f"GPU: {note}"])]
+
+    def _offer(self, gpu: Gpu) -> Offer:
+        """What a GPU has; asked until it has answered once."""
+        known = self._known.get(gpu.uuid)
+        if known is not None:
+            return known
+        facts = self._modes.facts(gpu.uuid)
+        offer = Offer(
+            capability=facts.capability,
+            cuda=facts.cuda,
+            mps=self._has_mps,
+            preload=self._preload,
+            mig=facts.mig,
+            only=self._only.get(gpu.uuid),
+        )
+        if facts.capability is not None:
+            self._known[gpu.uuid] = offer
+        return offer
+
+
+def rung_of(isolation: JobIsolation | None, wish: Rung | None, gpus: int) -> Rung | None:
+    """The rung that placement looks for: what is granted, else what was wished for, which no GPU has."""
+    if isolation is None or not gpus:
+        return None
+    granted = isolation.granted(wish, gpus)
+    return granted.rung if isinstance(granted, Granted) else wish
+
+
+def check_wish(isolation: JobIsolation | None, request: JobRequest) -> str | None:
+    """A sentence if a job gets another rung than it wishes for; InputError if its wish is refused."""
+    wish = request.isolation
+    if wish is not None and not request.gpus:
+        raise InputError(f"--isolation {wish}: needs at least 1 GPU")
+    if isolation is None:
+        if wish is not None:
+            raise InputError(f"--isolation {wish}: only NVIDIA GPUs can be isolated; leave the option out")
+        return None
+    granted = isolation.granted(wish, request.gpus or 1)
+    if isinstance(granted, Refused):
+        raise InputError(
+            f"{granted.why}; choose another --isolation, or start the daemon with --isolation-fallback next"
+        )
+    demand = demand_of(request)
+    elastic = demand.memory_limit is not None or demand.compute_limit is not None
+    if elastic and (granted.rung is Rung.MPS or wish is Rung.NONE):
+        raise InputError(f"isolation {granted.rung}: a limit above the request needs isolation preload")
+    return None if wish is None else granted.note
+
+
+def _by_uuid(settings: Mapping[str, Rung], machine: Machine) -> dict[str, Rung]:
+    names = {name: gpu.uuid for i, gpu in enumerate(machine.gpus) for name in (str(i), gpu.uuid)}
+    for name in settings:
+        if name not in names:
+            raise InputError(f"--gpu-isolation {name[:60]}: no such GPU here; `cotenant gpus` lists them")
+    return {names[name]: rung for name, rung in settings.items()}

@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of the daemon that use their GPU through MPS, beside jobs that do not, over stand-ins of the driver and MPS."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant.cli.client import RefusedByDaemonError
+from cotenant.wire.local import GpuView, JobView
+from tests.local.daemon import Daemon, until
+from tests.native import kit
+from tests.native.standins import client as over_standin
+from tests.node.mps_kit import command, processes_in
+
+DEFAULT, EXCLUSIVE = 0, 3
+NEW, OLD = kit.gpu(1), kit.gpu(2)
+MODES = """
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+ok(nvml.nvmlInit_v2())
+for index in (0, 1):
+    device, mode = ctypes.c_void_p(), ctypes.c_int()
+    ok(nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
+    ok(nvml.nvmlDeviceGetComputeMode(device, ctypes.byref(mode)))
+    tell(**{f"gpu{index}": mode.value})
+"""
+FAULT = """
+from tests.native.standin_client import *
+begin()
+print("began", flush=True)
+import time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+function = out(cu.cuModuleGetFunction, out(cu.cuModuleLoadData, b"i"), b"fault")
+sys.exit(call(cu.cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, 0, None, None) % 256)
+"""
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[Path]:
+    """Two GPUs: one that has MPS, and one that is too old for it. The state folder of their daemon."""
+    state = Path(tempfile.mkdtemp(prefix="ct"))
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("COTENANT_RUNTIME", str(state / "run"))
+        changed.setenv("COTENANT_LIBRARY", str(kit.library()))
+        changed.setenv("LD_LIBRARY_PATH", str(kit.standin()))
+        changed.setenv("PATH", f"{kit.mps()}:{os.environ['PATH']}")
+        changed.setenv("STANDIN_STATE", str(state / "gpus"))
+        changed.setenv("STANDIN_DEVICES", "2")
+        changed.setenv("STANDIN_CAPABILITY", "8.0,3.0")
+        yield state
+    for pid in processes_in(state):
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def started(settings: Path) -> Iterator[Daemon]:
+    one = Daemon(settings, "--policy", "binpack", "--vendor", "nvidia")
+    try:
+        one.up("--isolation-fallback", "refuse")
+        yield one
+    finally:
+        one.clear()
+        one.stop()
+
+
+@pytest.fixture
+def daemon(started: Daemon) -> Iterator[Daemon]:
+    """Nothing runs before the test, and nothing is left of MPS after it."""
+    yield started
+    started.clear()
+    until(lambda: modes(started) == [DEFAULT, DEFAULT])
+    until(lambda: not processes_in(started.state))
+
+
+def submit(daemon: Daemon, *words: str, **request: object) -> JobView:
+    env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
+    return daemon.submit(str(kit.program("run_probe")), *words, env=env, **request)
+
+
+def modes(daemon: Daemon) -> list[int]:
+    found = over_standin(daemon.state, MODES, STANDIN_STATE=str(daemon.state / "gpus"))
+    return [found["gpu0"], found["gpu1"]]
+
+
+def gpus(daemon: Daemon) -> list[GpuView]:
+    return daemon.client.get("/v1/gpus", list[GpuView])
+
+
+def await_event(daemon: Daemon, *parts: str) -> None:
+    """Until an event has these texts; the stream never ends by itself."""
+    stream = iter(daemon.client.lines("/v1/events?after=0"))
+    told = next(stream)
+    while not any(all(part.encode() in line for part in parts) for line in told.splitlines()):
+        told += next(stream)
+
+
+def output(daemon: Daemon, job: str) -> str:
+    return b"".join(daemon.client.lines(f"/v1/jobs/{job}/log?follow=0")).decode()
+
+
+def control_pid(daemon: Daemon) -> int:
+    return int((daemon.state / "run" / "mps" / NEW / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
+
+
+def holding(daemon: Daemon, job: str) -> bool:
+    """Whether the driver counts memory for a job."""
+    return bool(daemon.job(job).memory_used_mib)
+
+
+def test_a_job_through_mps_is_held_to_its_limits_and_says_so(daemon: Daemon) -> None:
+    fits, too_much = (submit(daemon, mib, "10", memory="256MiB", isolation="mps") for mib in ("200", "300"))
+    ended = [daemon.ended(job.id) for job in (fits, too_much)]
+    assert [job.code for job in ended] == [0, 0]
+    assert [kit.values(output(daemon, job.id))["allocated"] for job in ended] == [0, 2]
+    assert [job.isolation for job in ended] == ["mps", "mps"]
+    assert daemon.job(fits.id).enforcement[0].startswith("memory: 256 MiB for each process, by MPS")
+
+
+def test_jobs_learn_what_holds_them(daemon: Daemon) -> None:
+    variables = "env | grep -E '^(COTENANT_ISOLATION|CUDA_MPS_|LD_PRELOAD)' | sort"
+    jobs = [daemon.submit("sh", "-c", variables, compute="30%", isolation=rung) for rung in ("mps", "none", None)]
+    said = []
+    for job in jobs:
+        assert daemon.ended(job.id).code == 0
+        said.append(dict(line.split("=", 1) for line in output(daemon, job.id).splitlines()))
+    assert said[0]["COTENANT_ISOLATION"] == "mps"
+    assert said[0]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+    assert said[0]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=100M"
+    assert said[1] == {"COTENANT_ISOLATION": "none"}
+    assert said[2]["COTENANT_ISOLATION"] == "preload"
+    assert "libcotenant.so" in said[2]["LD_PRELOAD"]
+
+
+def test_a_gpu_under_mps_takes_no_other_jobs_until_the_last_client_is_gone(daemon: Daemon) -> None:
+    mps = submit(daemon, "100", "60000", memory="256MiB", isolation="mps")
+    until(lambda: holding(daemon, mps.id))
+    assert modes(daemon) == [EXCLUSIVE, DEFAULT]
+    assert [gpu.mps for gpu in gpus(daemon)] == [True, False]
+    assert [gpu.isolation for gpu in gpus(daemon)] == [("mps", "preload", "none"), ("preload", "none")]
+    beside = submit(daemon, "100", "60000", memory="256MiB")
+    assert until(lambda: daemon.job(beside.id).gpus) == (1,)
+    second = submit(daemon, "100", "60000", memory="256MiB", isolation="mps")
+    assert until(lambda: daemon.job(second.id).gpus) == (0,)
+    both = submit(daemon, "100", "10", memory="256MiB", gpus=2)
+    why = daemon.client.get(f"/v1/jobs/{both.id}/why", dict[str, object])
+    assert "GPUs under MPS take no such job; the node has 1" in str(why["reasons"])
+    for job in (mps, second, beside):
+        daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+    assert daemon.ended(both.id).code == 0
+    assert modes(daemon) == [DEFAULT, DEFAULT]
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        ({"isolation": "driver"}, "has a driver of CUDA 12.9, and memory partitioning needs CUDA 13.4 or later"),
+        ({"isolation": "mps", "gpus": 2}, "each GPU has an MPS control daemon of its own"),
+        ({"isolation": "mps", "memory": "1GiB:2GiB"}, "a limit above the request needs isolation preload"),
+        ({"isolation": "mig"}, "GPU 0 1 is not in MIG mode"),
+        ({"isolation": "mps", "gpus": 0, "memory": None}, "--isolation mps: needs at least 1 GPU"),
+    ],
+)
+def test_a_wish_that_cannot_be_granted_is_refused_with_the_reason(
+    daemon: Daemon, request_: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(RefusedByDaemonError, match=sentence.replace(".", r"\.")):
+        submit(daemon, "1", "1", **request_)
+
+
+def test_an_unknown_rung_is_refused(daemon: Daemon) -> None:
+    body = b'{"command": ["true"], "cwd": "/", "isolation": "magic"}'
+    with pytest.raises(RefusedByDaemonError, match="isolation: Invalid enum value 'magic'"):
+        daemon.client.post("/v1/jobs", JobView, body)
+
+
+def test_tenants_outlive_the_daemon_and_are_found_again(daemon: Daemon) -> None:
+    job = submit(daemon, "100", "60000", memory="256MiB", isolation="mps")
+    until(lambda: holding(daemon, job.id))
+    pid = control_pid(daemon)
+    daemon.kill()
+    daemon.up("--isolation-fallback", "refuse", "--isolation", "none")  # other settings do not change what runs
+    assert daemon.job(job.id).isolation == "mps"
+    until(lambda: holding(daemon, job.id))
+    assert (modes(daemon), control_pid(daemon)) == ([EXCLUSIVE, DEFAULT], pid)
+    daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+    daemon.ended(job.id)
+    daemon.stop()
+    daemon.up("--isolation-fallback", "refuse")
+
+
+def test_a_control_daemon_that_is_killed_under_load_harms_no_job_for_good(daemon: Daemon) -> None:
+    jobs = [submit(daemon, "100", "60000", memory="256MiB", isolation="mps") for _ in range(4)]
+    for number in range(1, 4):
+        until(lambda: all(holding(daemon, job.id) for job in jobs))
+        os.kill(control_pid(daemon), signal.SIGKILL)
+        until(lambda: all(daemon.job(job.id).attempts > number for job in jobs))  # noqa: B023 (called at once)
+    until(lambda: all(holding(daemon, job.id) for job in jobs))
+    await_event(daemon, "the MPS control daemon of GPU", "has ended; stops j-")
+    for job in jobs:
+        daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+    limited = submit(daemon, "300", "10", memory="256MiB", isolation="mps")
+    daemon.ended(limited.id)
+    assert kit.values(output(daemon, limited.id))["allocated"] == 2  # the limit holds after the restarts
+
+
+def test_a_fault_is_shown_with_its_culprit_and_the_others_go_on(daemon: Daemon, tmp_path: Path) -> None:
+    good = submit(daemon, "100", "60000", memory="256MiB", isolation="mps")
+    env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
+    words = [sys.executable, "-c", FAULT, str(tmp_path / "now")]
+    bad = daemon.submit(*words, env=env | {"PYTHONPATH": str(kit.ROOT)}, memory="256MiB", isolation="mps")
+    until(lambda: holding(daemon, good.id) and daemon.client.get(f"/v1/jobs/{bad.id}", JobView).utilisation is not None)
+    (tmp_path / "now").touch()
+    until(lambda: daemon.job(good.id).attempts == 2)
+    until(lambda: holding(daemon, good.id))
+    assert daemon.ended(bad.id).code == 719 % 256
+    await_event(daemon, "a fault of process", "ended all MPS clients")
+
+
+def test_a_control_daemon_of_somebody_else_closes_the_gpu_and_is_left_alone(daemon: Daemon) -> None:
+    folder = daemon.state / "run" / "mps" / NEW
+    pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
+    for made in pipes.values():
+        Path(made).mkdir(parents=True, exist_ok=True, mode=0o700)
+    until(lambda: not processes_in(daemon.state))
+    subprocess.run([command(), "-d"], env=os.environ | pipes, check=True, timeout=60)
+    job = submit(daemon, "100", "10", memory="256MiB", isolation="mps")
+    until(lambda: "that cotenant did not start" in (gpus(daemon)[0].fault or ""))
+    until(lambda: daemon.job(job.id).state == "queued")
+    assert modes(daemon) == [DEFAULT, DEFAULT]
+    subprocess.run([command()], input=b"quit", env=os.environ | pipes, check=True, timeout=60)
+    assert daemon.ended(job.id).code == 0
