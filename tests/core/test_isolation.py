@@ -33,6 +33,7 @@ OFFERS = st.builds(
     mps=st.booleans(),
     preload=st.booleans(),
     mig=st.booleans(),
+    instance=st.booleans(),
     only=st.none() | st.sampled_from(Rung),
 )
 
@@ -51,7 +52,9 @@ def test_a_gpu_with_everything_has_every_rung_of_the_ladder(rung: Rung) -> None:
         (Rung.MPS, Offer(mps=True, mig=True), "GPU 0 is in MIG mode"),
         (Rung.PRELOAD, Offer(), "GPU 0 has no vGPU library: it is not built on this machine"),
         (Rung.PRELOAD, Offer(preload=True, only=Rung.MPS), "GPU 0 is reserved for isolation mps by the settings"),
-        (Rung.MIG, EVERYTHING, "GPU 0 is not in MIG mode"),
+        (Rung.MIG, EVERYTHING, "GPU 0 is not a MIG instance"),
+        (Rung.MIG, Offer(instance=True), "GPU 0 is a MIG instance, which jobs request by its profile"),
+        (Rung.MPS, Offer(mps=True, instance=True), "GPU 0 is a MIG instance, for which cotenant starts no MPS"),
         (
             Rung.DRIVER,
             Offer(cuda=12_090, mps=True, capability=(9, 0)),

@@ -38,7 +38,9 @@ def mode(folder: Path) -> ComputeMode | None:
 def mps_in(folder: Path, *, answer_s: float = 30) -> Mps:
     """Asked at every step, so that nothing waits for the clock."""
     modes = FileModes(folder / "mode")
-    return Mps(folder, "us", modes, command(), {UUID: MiB(24576)}, answer_s=answer_s, ask_every_s=0)
+    mps = Mps(folder, "us", modes, command(), answer_s=answer_s, ask_every_s=0)
+    mps.know(UUID, MiB(24576))
+    return mps
 
 
 def limit(mib: int | None = 512, compute: int = 300) -> GpuLimit:
@@ -273,6 +275,7 @@ def test_a_daemon_that_ran_before_is_adopted_with_its_tenants(folder: Path) -> N
 
 def test_without_the_command_what_was_left_is_cleaned_up_all_the_same(folder: Path) -> None:
     daemon_in(folder).start()
-    gone = Mps(folder, "us", FileModes(folder / "mode"), Path("/nowhere/mps"), {UUID: MiB(1)})
+    gone = Mps(folder, "us", FileModes(folder / "mode"), Path("/nowhere/mps"))
+    gone.know(UUID, MiB(1))
     gone.step()
     assert (mode(folder), processes_in(folder)) == (ComputeMode.DEFAULT, [])

@@ -35,7 +35,7 @@ class Rung(StrEnum):
     NONE = "none"
     """nothing"""
     MIG = "mig"
-    """a MIG instance: not on the ladder, because only a GPU in MIG mode has it, and such a GPU has nothing else"""
+    """a MIG instance: not on the ladder, because jobs request an instance by its profile, and have a rung inside it"""
 
 
 LADDER = (Rung.DRIVER, Rung.MPS, Rung.PRELOAD, Rung.NONE)
@@ -70,7 +70,9 @@ class Offer:
     preload: bool = False
     """whether the vGPU library is built"""
     mig: bool = False
-    """whether the GPU is in MIG mode"""
+    """whether the GPU is in MIG mode: then only its instances can be used"""
+    instance: bool = False
+    """whether it is a MIG instance"""
     only: Rung | None = None
     """the rung that the settings reserve it for; None: any"""
 
@@ -101,12 +103,14 @@ def mps_limits_clients(capability: Capability | None) -> bool:
 def obstacle(rung: Rung, offer: Offer) -> str | None:
     """Why a GPU does not have a rung, to be read after "GPU 0"; None: it has it."""
     if rung is Rung.MIG:
-        return "has no instances that cotenant uses" if offer.mig else "is not in MIG mode"
+        return "is a MIG instance, which jobs request by its profile" if offer.instance else "is not a MIG instance"
     if offer.mig:
         return "is in MIG mode"
     if offer.only is not None and rung is not offer.only:
         return f"is reserved for isolation {offer.only} by the settings"
     match rung:
+        case Rung.DRIVER | Rung.MPS if offer.instance:
+            return "is a MIG instance, for which cotenant starts no MPS"
         case Rung.DRIVER:
             return _no_partitioning(offer) or _no_mps(offer)
         case Rung.MPS:

@@ -65,14 +65,16 @@ class JobIsolation:
         self._has_mps = found is not None
         self._known: dict[str, Offer] = {}
         self._only = _by_uuid(settings.gpus, machine)
-        self._offers = [self._offer(gpu) for gpu in machine.gpus]
+        self._offers: list[Offer] = []
         # Also without the command: what another version of this daemon left behind must be cleaned up.
-        memory = {gpu.uuid: gpu.memory for gpu in machine.gpus}
-        self.mps = Mps(root, owner, modes, Path(found or CONTROL), memory)
+        self.mps = Mps(root, owner, modes, Path(found or CONTROL))
+        self.of_machine(machine)
 
     def of_machine(self, machine: Machine) -> Machine:
         """The machine with the rungs of each GPU; those whose MPS is closed are not healthy."""
         self._offers = [self._offer(gpu) for gpu in machine.gpus]
+        for gpu in machine.gpus:
+            self.mps.know(gpu.uuid, gpu.memory)
         ending, closed = self.mps.ending(), self.mps.closed
         return replace(
             machine,
@@ -114,6 +116,7 @@ class JobIsolation:
             mps=self._has_mps,
             preload=self._preload,
             mig=facts.mig,
+            instance=gpu.mig is not None,
             only=self._only.get(gpu.uuid),
         )
         if facts.capability is not None:

@@ -10,7 +10,7 @@ when the last is gone, what is left is ended, the compute mode is restored and t
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -58,17 +58,17 @@ class Mps:
         owner: str,
         modes: Modes,
         command: Path,
-        memory: Mapping[str, MiB],
         *,
         answer_s: float = ANSWER_S,
         ask_every_s: float = ASK_EVERY_S,
     ) -> None:
-        self._memory, self._ask_every_s = memory, ask_every_s
-        self._tenants: dict[str, dict[str, GpuLimit]] = {uuid: {} for uuid in memory}
+        self._ask_every_s = ask_every_s
+        self._root, self._owner, self._modes = root, owner, modes
+        self._command, self._answer_s = command, answer_s
+        self._memory: dict[str, MiB] = {}
+        self._tenants: dict[str, dict[str, GpuLimit]] = {}
         """by GPU and job"""
-        self._daemons = {
-            uuid: MpsDaemon(root / uuid, uuid, owner, modes, command, answer_s=answer_s) for uuid in memory
-        }
+        self._daemons: dict[str, MpsDaemon] = {}
         self._running: dict[str, _Running] = {}
         self._owners: dict[int, str] = {}
         self._busy = threading.Lock()
@@ -76,11 +76,22 @@ class Mps:
         self._tenants_lock = threading.Lock()
         self._up: set[str] = set()
         """GPUs that belong to MPS: from their first tenant until everything is as it was before"""
-        self._up |= {uuid for uuid, daemon in self._daemons.items() if daemon.is_recorded}
         self.closed: dict[str, str] = {}
         """why a GPU takes no tenants, by UUID"""
         self.notes: dict[str, str] = {}
         """what is special about the MPS of a GPU, by UUID"""
+
+    def know(self, uuid: str, memory: MiB) -> None:
+        """A GPU of this node, which may have a control daemon from before."""
+        with self._tenants_lock:
+            if uuid in self._daemons:
+                return
+            daemon = MpsDaemon(
+                self._root / uuid, uuid, self._owner, self._modes, self._command, answer_s=self._answer_s
+            )
+            self._memory[uuid], self._tenants[uuid], self._daemons[uuid] = memory, {}, daemon
+            if daemon.is_recorded:
+                self._up.add(uuid)
 
     def add(self, job: str, limit: GpuLimit) -> None:
         """A tenant is placed on a GPU."""
@@ -141,7 +152,7 @@ class Mps:
     def step(self) -> list[Crash]:
         """Looks after all of them: what crashed, what can be ended because no tenant is left."""
         crashes = []
-        for uuid, daemon in self._daemons.items():
+        for uuid, daemon in list(self._daemons.items()):
             with self._busy:
                 crash = None
                 if uuid not in self.closed and (uuid in self._running or daemon.is_recorded):
