@@ -184,7 +184,7 @@ def test_evicted_jobs_go_on_elsewhere_and_keep_their_retries(daemon: Daemon, tmp
     daemon.client.post("/v1/gpus/0/drain", GpuView, b'{"evict": true}')
     waiting = until(lambda: view if (view := daemon.job(job)).state == "queued" else None)
     assert waiting.reason is not None
-    assert "(evicted from GPU 0)" in waiting.reason
+    assert "(evicted from GPU 0: asked to leave GPU 0, which is drained)" in waiting.reason
     daemon.kill()  # what was evicted stays in the queue
     daemon.up()
     daemon.client.post(f"/v1/jobs/{other}/cancel", JobView)

@@ -3,34 +3,33 @@
 """Jobs of the daemon that use their GPU through MPS, beside jobs that do not, over stand-ins of the driver and MPS."""
 
 import os
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cotenant.cli.client import RefusedByDaemonError
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
+from tests.local.mps_machine import (
+    DEFAULT,
+    EXCLUSIVE,
+    GPU,
+    await_event,
+    control_pid,
+    gpus,
+    holding,
+    modes,
+    mps_machine,
+    output,
+    submit,
+    survive,
+)
 from tests.native import kit
-from tests.native.standins import client as over_standin
 from tests.node.mps_kit import command, processes_in
 
-DEFAULT, EXCLUSIVE = 0, 3
-NEW, OLD = kit.gpu(1), kit.gpu(2)
-MODES = """
-nvml = ctypes.CDLL("libnvidia-ml.so.1")
-ok(nvml.nvmlInit_v2())
-for index in (0, 1):
-    device, mode = ctypes.c_void_p(), ctypes.c_int()
-    ok(nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
-    ok(nvml.nvmlDeviceGetComputeMode(device, ctypes.byref(mode)))
-    tell(**{f"gpu{index}": mode.value})
-"""
 FAULT = """
 from tests.native.standin_client import *
 begin()
@@ -44,32 +43,9 @@ sys.exit(call(cu.cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, 0, None, None) %
 
 
 @pytest.fixture(scope="module")
-def settings() -> Iterator[Path]:
-    """Two GPUs: one that has MPS, and one that is too old for it. The state folder of their daemon."""
-    state = Path(tempfile.mkdtemp(prefix="ct"))
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setenv("COTENANT_RUNTIME", str(state / "run"))
-        changed.setenv("COTENANT_LIBRARY", str(kit.library()))
-        changed.setenv("LD_LIBRARY_PATH", str(kit.standin()))
-        changed.setenv("PATH", f"{kit.mps()}:{os.environ['PATH']}")
-        changed.setenv("STANDIN_STATE", str(state / "gpus"))
-        changed.setenv("STANDIN_DEVICES", "2")
-        changed.setenv("STANDIN_CAPABILITY", "8.0,3.0")
-        yield state
-    for pid in processes_in(state):
-        os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(state, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def started(settings: Path) -> Iterator[Daemon]:
-    one = Daemon(settings, "--policy", "binpack", "--vendor", "nvidia")
-    try:
-        one.up("--isolation-fallback", "refuse")
+def started() -> Iterator[Daemon]:
+    with mps_machine() as one:
         yield one
-    finally:
-        one.clear()
-        one.stop()
 
 
 @pytest.fixture
@@ -79,41 +55,6 @@ def daemon(started: Daemon) -> Iterator[Daemon]:
     started.clear()
     until(lambda: modes(started) == [DEFAULT, DEFAULT])
     until(lambda: not processes_in(started.state))
-
-
-def submit(daemon: Daemon, *words: str, **request: object) -> JobView:
-    env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
-    return daemon.submit(str(kit.program("run_probe")), *words, env=env, **request)
-
-
-def modes(daemon: Daemon) -> list[int]:
-    found = over_standin(daemon.state, MODES, STANDIN_STATE=str(daemon.state / "gpus"))
-    return [found["gpu0"], found["gpu1"]]
-
-
-def gpus(daemon: Daemon) -> list[GpuView]:
-    return daemon.client.get("/v1/gpus", list[GpuView])
-
-
-def await_event(daemon: Daemon, *parts: str) -> None:
-    """Until an event has these texts; the stream never ends by itself."""
-    stream = iter(daemon.client.lines("/v1/events?after=0"))
-    told = next(stream)
-    while not any(all(part.encode() in line for part in parts) for line in told.splitlines()):
-        told += next(stream)
-
-
-def output(daemon: Daemon, job: str) -> str:
-    return b"".join(daemon.client.lines(f"/v1/jobs/{job}/log?follow=0")).decode()
-
-
-def control_pid(daemon: Daemon) -> int:
-    return int((daemon.state / "run" / "mps" / NEW / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
-
-
-def holding(daemon: Daemon, job: str) -> bool:
-    """Whether the driver counts memory for a job."""
-    return bool(daemon.job(job).memory_used_mib)
 
 
 def test_a_job_through_mps_is_held_to_its_limits_and_says_so(daemon: Daemon) -> None:
@@ -199,11 +140,7 @@ def test_tenants_outlive_the_daemon_and_are_found_again(daemon: Daemon) -> None:
 
 def test_a_control_daemon_that_is_killed_under_load_harms_no_job_for_good(daemon: Daemon) -> None:
     jobs = [submit(daemon, "100", "60000", memory="256MiB", isolation="mps") for _ in range(4)]
-    for number in range(1, 4):
-        until(lambda: all(holding(daemon, job.id) for job in jobs))
-        os.kill(control_pid(daemon), signal.SIGKILL)
-        until(lambda: all(daemon.job(job.id).attempts > number for job in jobs))  # noqa: B023 (called at once)
-    until(lambda: all(holding(daemon, job.id) for job in jobs))
+    survive(daemon, jobs, 3)
     await_event(daemon, "the MPS control daemon of GPU", "has ended; stops j-")
     for job in jobs:
         daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
@@ -226,7 +163,7 @@ def test_a_fault_is_shown_with_its_culprit_and_the_others_go_on(daemon: Daemon, 
 
 
 def test_a_control_daemon_of_somebody_else_closes_the_gpu_and_is_left_alone(daemon: Daemon) -> None:
-    folder = daemon.state / "run" / "mps" / NEW
+    folder = daemon.state / "run" / "mps" / GPU
     pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
     for made in pipes.values():
         Path(made).mkdir(parents=True, exist_ok=True, mode=0o700)
