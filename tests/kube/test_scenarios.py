@@ -6,6 +6,7 @@ What cannot be said on Kubernetes, or is not for us to decide there, is left out
 - cores and memory of the host, which kube-scheduler counts before it asks us;
 - several replicas that start together: a pod is one;
 - policies by lot: filter and bind must agree;
+- rungs of the isolation ladder, which a pod cannot name;
 - the order of the queue is kube-scheduler's; here the tables' is played, so that placements can be compared. If GPUs
   are reserved for a job that waits, the tables are played through our own queue instead.
 """
@@ -259,7 +260,8 @@ def test_only_what_is_not_ours_is_left_out() -> None:
     for scenario, policy in tables.CASES:
         host = any(one.cpu is not None or one.host_memory is not None for one in machines(scenario))
         together = any(job.replicas > 1 for job in jobs(scenario))
-        assert (scenario, policy) in ALL or host or together or policy == "random", (
+        rungs = any(job.demand.rung is not None for job in jobs(scenario))
+        assert (scenario, policy) in ALL or host or together or rungs or policy == "random", (
             f"{scenario.name}: no pod can express one of its jobs; a pod that names no memory requests all memory of "
             "its GPUs, so name the memory of each job"
         )
