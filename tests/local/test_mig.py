@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of the daemon on MIG instances, over the stand-in driver: which instance they get, and what they see of it."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,11 +10,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
 from cotenant.cli.client import Client
+from cotenant.cli.mig import mig
 from cotenant.errors import CotenantError
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.local import GpuView, JobView, MigPlan
 from tests.local.daemon import Daemon, until
 from tests.local.test_vgpu import output, submit
 from tests.native import kit
@@ -105,6 +109,25 @@ def test_a_job_without_amounts_gets_a_whole_gpu(daemon: Daemon) -> None:
 def test_a_profile_that_is_not_there_is_refused_at_once(daemon: Daemon, profile: str, words: str) -> None:
     with pytest.raises(CotenantError, match=words):
         submit(daemon, "10", "10", mig=profile)
+
+
+def test_a_plan_says_which_layout_would_serve_what_waits(daemon: Daemon) -> None:
+    runs = submit(daemon, "100", "60000", mig="1g.5gb", memory=None)
+    until(lambda: daemon.job(runs.id).gpus)
+    waits = submit(daemon, "10", "10", mig="1g.5gb", memory=None)
+    os.environ["COTENANT_STATE"] = str(daemon.state)
+    result = CliRunner().invoke(mig, ["plan", "--want", "2g.10gb", "-o", "json"])
+    assert result.exit_code == 0, result.output
+    plan = msgspec.json.decode(result.output, type=MigPlan)
+    (change,) = plan.changes
+    assert (change.gpu, change.now) == ("GPU-00000000-0000-0000-0000-000000000001", ("1g.5gb", "3g.20gb"))
+    assert sorted(change.then) == ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"], "all that is there can stay"
+    assert (change.serves, change.leave, plan.unserved) == ((waits.id, "2g.10gb"), (), {})
+    result = CliRunner().invoke(mig, ["plan", "--want", "7g.40gb", "--evict"])
+    assert "not partitioned" in result.output, "the other GPU is free"
+    assert CliRunner().invoke(mig, ["plan", "--want", "large"]).exit_code != 0
+    cancelled(daemon, runs)
+    assert daemon.ended(waits.id).code == 0
 
 
 def test_a_layout_that_changes_disturbs_no_job_and_new_instances_are_used(daemon: Daemon) -> None:

@@ -32,6 +32,8 @@ from cotenant.wire.local import (
     GpuView,
     JobRequest,
     JobView,
+    MigPlan,
+    MigPlanRequest,
     Problem,
     Pruned,
     PruneRequest,
@@ -147,6 +149,12 @@ async def drain(engine: Engine, request: Request) -> Response:
     body = await bounded_body(request)
     options = decode(body, DrainRequest, "a drain") if body else DrainRequest()
     return json_response(engine.drain(request.path_params["gpu"], options.evict))
+
+
+async def mig_plan(engine: Engine, request: Request) -> Response:
+    body = await bounded_body(request)
+    options = decode(body, MigPlanRequest, "a request for a plan") if body else MigPlanRequest()
+    return json_response(engine.queries.mig_plan(options))
 
 
 async def prune(engine: Engine, request: Request) -> Response:
@@ -285,6 +293,15 @@ ENDPOINTS = (
         drain,
         GpuView,
         DrainRequest,
+        takes_always=False,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/mig/plan",
+        "Plan other MIG layouts for the jobs that wait; nothing is changed",
+        mig_plan,
+        MigPlan,
+        MigPlanRequest,
         takes_always=False,
     ),
     Endpoint("POST", "/v1/prune", "Remove the files of jobs that have ended", prune, Pruned, PruneRequest),

@@ -16,6 +16,7 @@ from cotenant.core.fragmentation.online import Learner
 from cotenant.core.isolation import Granted, Refused, Rung
 from cotenant.core.model import Job, Placement, Slot
 from cotenant.core.placement.deciding import queue_position
+from cotenant.core.placement.repartition import repartition
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
@@ -47,7 +48,16 @@ from cotenant.local.views import WaitReasons, explain, gpu_views, job_view
 from cotenant.node.interference import InterferenceMonitor
 from cotenant.node.launch import ISOLATION
 from cotenant.node.tuning import Tuner
-from cotenant.wire.local import GpuView, JobRequest, JobView, job_of
+from cotenant.wire.local import (
+    GpuView,
+    JobRequest,
+    JobView,
+    MigChange,
+    MigPlan,
+    MigPlanRequest,
+    demands_wanted,
+    job_of,
+)
 from cotenant.wire.profile import JobProfile
 
 HIDDEN = "(hidden)"
@@ -147,6 +157,20 @@ class Queries:
     def gpus(self) -> list[GpuView]:
         devices = self._devices
         return gpu_views(devices.machine, self._tenants.cluster.at(0), devices.usage, devices.faults)
+
+    def mig_plan(self, request: MigPlanRequest) -> MigPlan:
+        """Other MIG layouts for the jobs that wait, in queue order, and then for what the request names."""
+        machine, tenants = self._devices.machine, self._tenants.cluster.at(0).tenants
+        waiting = [(job.id, job.demand) for job in self._queue.ordered]
+        plan = repartition(machine, tenants, [*waiting, *demands_wanted(request.want)], evict=request.evict)
+        return MigPlan(
+            changes=tuple(
+                MigChange(gpu=one.gpu, type=one.type, now=one.now, then=one.then, serves=one.serves, leave=one.leave)
+                for one in plan.changes
+            ),
+            served=dict(plan.served),
+            unserved=dict(plan.unserved),
+        )
 
     def status(self) -> dict[str, Any]:
         backend = self._resources.backend

@@ -187,6 +187,54 @@ class PruneRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 KEEP_ALL = PruneRequest()
 
 
+class MigPlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """For which requests MIG layouts are planned, beside the jobs that wait."""
+
+    want: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=40)], ...], Meta(max_length=100)] = ()
+    """profiles such as `1g.10gb`, or amounts of memory such as `8GiB`"""
+    evict: bool = False
+    """running jobs may have to leave"""
+
+
+class MigChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU that the plan partitions otherwise."""
+
+    gpu: str
+    """UUID"""
+    type: str
+    now: tuple[str, ...]
+    """profiles of its MIG instances; empty: it is not partitioned"""
+    then: tuple[str, ...]
+    serves: tuple[str, ...] = ()
+    """jobs, or what `want` names, that would be placed there"""
+    leave: tuple[str, ...] = ()
+    """jobs that would have to leave first"""
+
+
+class MigPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Other MIG layouts for what waits. Nothing is changed."""
+
+    changes: tuple[MigChange, ...] = ()
+    served: dict[str, str] = {}
+    """what free instances serve as they are: the UUID of the GPU, by job"""
+    unserved: dict[str, str] = {}
+    """why no layout serves it, by job"""
+
+
+def demands_wanted(wanted: tuple[str, ...]) -> list[tuple[str, Demand]]:
+    """The demands that `want` names, each with its name; equal ones are numbered."""
+    found = []
+    for number, text in enumerate(wanted, start=1):
+        is_memory = _UNIT.fullmatch(text.strip()) is not None and not text.strip().endswith("%")
+        if is_memory:
+            demand = Demand(memory=_parsed(parse_memory, text, "--want"), compute=MilliGpu(0))
+        else:
+            demand = Demand(mig=_parsed(parse_profile, text, "--want"))
+        name = text if wanted.count(text) == 1 else f"{text} ({number})"
+        found.append((name, demand))
+    return found
+
+
 class PrunedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job whose folder was removed."""
 

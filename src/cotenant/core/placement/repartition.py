@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A plan of other MIG layouts, by which requests that wait would be served, and who would have to leave for it.
+
+Requests are served in order. Each takes a free instance if one serves it, else the layout that removes the fewest free
+instances, else, if that is allowed, the layout for which the fewest tenants must leave. At which slices the instances
+of a GPU are is not known: a layout is possible if all its instances can be placed in some way.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from cotenant.core.model import Demand, Gpu, Machine, Tenant
+from cotenant.core.placement.layouts import Profile, base_name, can_coexist, partitioned_type, profiles_of
+from cotenant.core.placement.mig import may_use, must_be_whole
+from cotenant.core.units import WHOLE_GPU
+
+NOT_FOR_MIG = "no instance can serve it: it needs a whole GPU, several, a percentage of the memory or exclusive use"
+NO_PROFILE = "no profile of these GPUs serves it"
+NO_ROOM = "no layout has room for it beside the jobs that run"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A MIG instance, now or in a plan."""
+
+    name: str
+    profile: Profile
+    tenants: tuple[Tenant, ...] = ()
+    serves: str | None = None
+    """the request that would get it"""
+
+    @property
+    def is_free(self) -> bool:
+        return not self.tenants and self.serves is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What would become of one GPU."""
+
+    gpu: str
+    """UUID"""
+    type: str
+    now: tuple[str, ...]
+    """profiles; empty: it is not partitioned"""
+    then: tuple[str, ...]
+    serves: tuple[str, ...]
+    leave: tuple[str, ...]
+    """jobs that would have to leave"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepartitionPlan:
+    """Changed GPUs, the requests that free instances serve as they are, and those that no change serves."""
+
+    changes: tuple[Change, ...]
+    served: Mapping[str, str]
+    """by request: the UUID of the GPU"""
+    unserved: Mapping[str, str]
+    """by request: why"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    uuid: str
+    type: str
+    profiles: tuple[Profile, ...]
+    now: tuple[str, ...]
+    instances: tuple[Instance, ...]
+    leave: tuple[str, ...] = ()
+    is_changed: bool = False
+
+
+@dataclass
+class _State:
+    gpus: dict[str, _Gpu]
+    served: dict[str, str] = field(default_factory=dict)
+
+
+def repartition(
+    machine: Machine, tenants: Sequence[Tenant], requests: Iterable[tuple[str, Demand]], *, evict: bool = False
+) -> RepartitionPlan:
+    """The plan for these requests, in this order; with `evict`, tenants of no higher priority may have to leave."""
+    state = _State({gpu.uuid: gpu for gpu in _gpus(machine, tenants)})
+    unserved: dict[str, str] = {}
+    for name, demand in requests:
+        why = _serve(state, name, demand, evict)
+        if why is not None:
+            unserved[name] = why
+    changes = [
+        Change(
+            gpu=gpu.uuid,
+            type=gpu.type,
+            now=gpu.now,
+            then=tuple(one.name for one in gpu.instances),
+            serves=tuple(one.serves for one in gpu.instances if one.serves is not None),
+            leave=gpu.leave,
+        )
+        for gpu in state.gpus.values()
+        if gpu.is_changed
+    ]
+    served = {name: uuid for name, uuid in state.served.items() if not state.gpus[uuid].is_changed}
+    return RepartitionPlan(changes=tuple(changes), served=served, unserved=unserved)
+
+
+def _gpus(machine: Machine, tenants: Sequence[Tenant]) -> Iterable[_Gpu]:
+    """Those that are partitioned first, then those that could be."""
+    parts: dict[str, list[tuple[int, Gpu]]] = {}
+    for i, gpu in enumerate(machine.gpus):
+        if gpu.mig is not None and gpu.card is not None and gpu.healthy:
+            parts.setdefault(gpu.card, []).append((i, gpu))
+    for uuid, own in parts.items():
+        kind, now = partitioned_type(own[0][1]), tuple(gpu.mig or "" for _, gpu in own)
+        profiles = {one.name: one for one in profiles_of(kind, present=now)}
+        instances = tuple(
+            # Its real amounts, which the driver knows better.
+            Instance(
+                gpu.mig or "",
+                profiles[base_name(gpu.mig or "")]._replace(memory=gpu.memory_capacity, compute=gpu.compute_capacity),
+                tuple(one for one in tenants if i in one.gpus),
+            )
+            for i, gpu in own
+            if base_name(gpu.mig or "") in profiles
+        )
+        if len(instances) == len(own):
+            yield _Gpu(uuid, kind, tuple(profiles.values()), now, instances)
+    for i, gpu in enumerate(machine.gpus):
+        idle = gpu.healthy and not gpu.cordoned and not any(i in one.gpus for one in tenants)
+        if gpu.mig is None and gpu.card is None and idle and (found := profiles_of(gpu.type, gpu.memory)):
+            yield _Gpu(gpu.uuid, gpu.type, found, (), ())
+
+
+def _serve(state: _State, request: str, demand: Demand, evict: bool) -> str | None:
+    """Serves a request; or says why it cannot."""
+    if demand.gpus != 1 or demand.containers or (demand.mig is None and (must_be_whole(demand) or demand.exclusive)):
+        return NOT_FOR_MIG
+    free = [(gpu, one) for gpu in state.gpus.values() for one in gpu.instances if one.is_free and _suits(demand, one)]
+    if free:
+        gpu, smallest = min(free, key=lambda way: (way[1].profile.compute, way[1].profile.memory))
+        _put(state, replace(gpu, instances=_replaced(gpu.instances, smallest, replace(smallest, serves=request))))
+        state.served[request] = gpu.uuid
+        return None
+    ways = [way for gpu in state.gpus.values() if (way := _beside_tenants(gpu, request, demand)) is not None]
+    if ways:
+        _put(state, min(ways, key=lambda way: way[0])[1])
+        return None
+    if not any(_profile_for(gpu, demand) for gpu in state.gpus.values()):
+        return NO_PROFILE
+    harms = [way for gpu in state.gpus.values() if (way := _instead_of_tenants(gpu, request, demand)) is not None]
+    if not harms:
+        return NO_ROOM
+    _, best = min(harms, key=lambda way: way[0])
+    if evict:
+        _put(state, best)
+        return None
+    leaving = [job for job in best.leave if job not in state.gpus[best.uuid].leave]
+    return f"{NO_ROOM}; {', '.join(leaving)} would have to leave"
+
+
+def _beside_tenants(gpu: _Gpu, request: str, demand: Demand) -> tuple[tuple[int, int], _Gpu] | None:
+    """The GPU with a new instance beside all that are in use, and the number of free instances that it costs."""
+    profile = _profile_for(gpu, demand)
+    if profile is None:
+        return None
+    used = [one for one in gpu.instances if not one.is_free]
+    made = _with_free(gpu, [*used, _new(profile, demand, request)])
+    if made is None:
+        return None
+    removed = len([one for one in gpu.instances if one not in made.instances])
+    return (removed, not gpu.now), made  # a GPU that is not partitioned yet is the last choice
+
+
+def _instead_of_tenants(gpu: _Gpu, request: str, demand: Demand) -> tuple[tuple[int, int], _Gpu] | None:
+    """The GPU with a new instance instead of those of the fewest tenants, none of a higher priority."""
+    profile = _profile_for(gpu, demand)
+    if profile is None:
+        return None
+    kept = [one for one in gpu.instances if one.serves is not None]
+    used = [one for one in gpu.instances if one.tenants]
+    ways = []
+    for count in range(1, len(used) + 1):
+        for out in combinations(used, count):
+            leaving = [tenant for one in out for tenant in one.tenants]
+            stay = [one for one in used if one not in out]
+            made = _with_free(gpu, [*stay, *kept, _new(profile, demand, request)])
+            if made is not None and all(one.demand.priority <= demand.priority for one in leaving):
+                jobs = tuple(dict.fromkeys((*gpu.leave, *(one.job for one in leaving))))
+                ways.append(((len(leaving), count), replace(made, leave=jobs)))
+    return min(ways, key=lambda way: way[0], default=None)
+
+
+def _with_free(gpu: _Gpu, needed: Sequence[Instance]) -> _Gpu | None:
+    """The GPU with these instances, and with as many of its free ones as can stay; None if even these do not fit."""
+    if not can_coexist(gpu.type, [one.profile for one in needed]) or _with_media(needed) > 1:
+        return None
+    chosen = list(needed)
+    for one in gpu.instances:
+        more = [*chosen, one]
+        if one.is_free and can_coexist(gpu.type, [other.profile for other in more]) and _with_media(more) <= 1:
+            chosen = more
+    return replace(gpu, instances=tuple(chosen), is_changed=True)
+
+
+def _with_media(instances: Sequence[Instance]) -> int:
+    """The number of instances with media extensions; a GPU can have one."""
+    return sum("+me" in one.name for one in instances)
+
+
+def _new(profile: Profile, demand: Demand, request: str) -> Instance:
+    return Instance(_named(profile, demand), profile, serves=request)
+
+
+def _profile_for(gpu: _Gpu, demand: Demand) -> Profile | None:
+    """The smallest profile of a GPU that serves the demand; they are in this order."""
+    return next((one for one in gpu.profiles if _suits(demand, Instance(_named(one, demand), one))), None)
+
+
+def _named(profile: Profile, demand: Demand) -> str:
+    """A new instance can have the media extensions that the demand names."""
+    return demand.mig if demand.mig is not None and base_name(demand.mig) == profile.name else profile.name
+
+
+def _suits(demand: Demand, instance: Instance) -> bool:
+    profile = instance.profile
+    if not may_use(demand, instance.name):
+        return False
+    if demand.mig is not None:
+        return demand.memory <= profile.memory
+    return demand.memory <= profile.memory and demand.compute <= min(profile.compute, WHOLE_GPU - 1)
+
+
+def _replaced(instances: Sequence[Instance], old: Instance, new: Instance) -> tuple[Instance, ...]:
+    place = next(i for i, one in enumerate(instances) if one is old)
+    return (*instances[:place], new, *instances[place + 1 :])
+
+
+def _put(state: _State, gpu: _Gpu) -> None:
+    state.gpus[gpu.uuid] = gpu
