@@ -18,12 +18,13 @@ import msgspec
 import pytest
 import yaml
 
+from cotenant.cli.inspect import memory_details
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.inventory import USED, used_for
 from cotenant.kube.inspect.arena import left_out, link_maps
-from cotenant.kube.inspect.report import ClusterUse, NodeUse
+from cotenant.kube.inspect.report import ClusterUse, NodeUse, Part, PodUse
 from tests.cli.command import START, environment, run
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, machine, node, place, placer_of, state_of, waiting
@@ -217,6 +218,15 @@ def test_a_node_whose_name_no_label_can_have_has_no_links_for_arena() -> None:
     seen = ClusterUse(nodes=nodes, pending=(), policy=None)
     assert [one["metadata"]["labels"]["nodename"] for one in link_maps(seen)["items"]] == names[:1]
     assert left_out(seen) == names[1:]
+
+
+def test_a_pod_that_shares_a_gpu_without_an_amount_of_memory_is_named_with_its_gpu() -> None:
+    parts = tuple(Part(gpu=gpu, memory_mib=mib, compute_percent=0) for gpu, mib in ((0, 1024), (1, 0)))
+    pod = PodUse(namespace="team", name="shares", uid="u", gpus=2, requested_mib=1024, assigned=parts)
+    node = NodeUse(name="n", address=None, type="MLU370", gpus=(), links=None, pods=(pod,), pending=(), closed=())
+    seen = ClusterUse(nodes=(node,), pending=(), policy=None)
+    notes = [line.split(maxsplit=1)[1].rstrip() for line in memory_details(seen, "GiB", False) if "NOTE:" in line]
+    assert notes == ["pod team/shares shares GPU1 without an amount of memory"]
 
 
 def test_wide_tables_tell_more(beside: Beside) -> None:

@@ -267,6 +267,8 @@ def _pod_notes(pod: "PodUse", unit: str) -> Iterator[str]:
     if not pod.enforced:
         yield f"no limit of pod {pod.namespace}/{pod.name} is enforced (isolation: none)"
     for part in pod.assigned:
+        if part.memory_mib == 0:  # its column cannot tell that the pod has this GPU
+            yield f"pod {pod.namespace}/{_name(pod)} shares GPU{part.gpu} without an amount of memory"
         if part.used_mib is not None:
             use = f"{_in(unit, part.used_mib)} of {_in(unit, part.memory_mib)} {unit}"
             yield f"pod {pod.namespace}/{_name(pod)} uses {use} of GPU{part.gpu}"
