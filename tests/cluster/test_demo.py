@@ -29,8 +29,8 @@ def left(engine: Engine) -> tuple[list[str], list[str], Json]:
 
 def test_a_demo_reports_both_runs_and_leaves_nothing(engine: Engine, tmp_path: Path) -> None:
     engine.cluster.add_image(workloads_image())
-    before = left(engine)
-    words = ("--policy", "iadeep", "--jobs", "2", "--work", "0.02", "--label-nodes", "--out", str(tmp_path))
+    before, out = left(engine), tmp_path / "new" / "report"
+    words = ("--policy", "iadeep", "--jobs", "2", "--work", "0.02", "--label-nodes", "--out", str(out))
     done = run_cotenant(engine, *DEMO, *words)
     assert done.returncode == 0, done
     lines = done.stdout.splitlines()
@@ -43,7 +43,7 @@ def test_a_demo_reports_both_runs_and_leaves_nothing(engine: Engine, tmp_path: P
     assert " ".join(head.split()) == "JOB NODE GPU BATCH STATE JCT IADEEP EXCLUSIVE RAN IADEEP EXCLUSIVE SLOWDOWN"
     assert "This was one run of each kind." in done.stdout
 
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = json.loads((out / "summary.json").read_text())
     assert (summary["policy"], summary["baseline"], summary["gpus"]) == ("iadeep", "exclusive", 3)
     assert [job["name"] for job in summary["jobs"]] == ["neumf-1", "neumf-2"]
     for job in summary["jobs"]:
@@ -52,7 +52,7 @@ def test_a_demo_reports_both_runs_and_leaves_nothing(engine: Engine, tmp_path: P
             assert job["results"][run]["samples"] >= 5120
     jcts = [job["times"]["policy"]["finish"] - job["times"]["policy"]["submit"] for job in summary["jobs"]]
     assert summary["metrics"]["policy"]["mean_jct"] == sum(jcts) / 2
-    assert len(list(tmp_path.glob("*.csv"))) == 2
+    assert len(list(out.glob("*.csv"))) == 2
     assert left(engine) == before
 
 

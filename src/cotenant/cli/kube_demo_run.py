@@ -67,6 +67,8 @@ def run(plan: Plan, where: Where, out: Path | None, output: str) -> None:
     with connected(*own) as cluster, _stopped_by_signals():
         make = where.namespace is None or not cluster.do(has_namespace(cluster.client, where.namespace))
         gpus = _checked(cluster, plan, make_namespace=make)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
         with _cleaning(say) as cleanup:
             _prepare(cluster, cleanup, plan, runs, gpus, say, make=make)
             parts = [_run(cluster, one, plan.jobs, gpus, say, out) for one in runs]
