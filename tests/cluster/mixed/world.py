@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from cotenant.kube.api.names import labels_of
+from cotenant.kube.api.names import AGENT, NAMESPACE, SCHEDULER, WEBHOOK, labels_of
 from cotenant.kube.codec.inventory import AWAY, INVENTORY
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
@@ -31,7 +31,9 @@ nodes:
     hide: ["2"]
 namespaces:
   observed: {{isolation: none}}
+  benchmark: {{isolation: optional}}
 """
+AGENT_OPTIONS = ("--node-selector", "gpu=on")
 SMALL_MIB, LARGE_MIB = 50, 3000
 """what is handed out of the two cards"""
 MLU_AGENT = "cotenant-mlu-agent"
@@ -42,11 +44,11 @@ MLU_CARDS = (GpuModel(MLU, MLU_MIB),) * 2
 @contextlib.contextmanager
 def running_both(folder: Path, programs: Binaries) -> Iterator[Engine]:
     """The cluster, once both agents have published their GPUs."""
-    labels, agents = {"gpu": "on"}, ["--node-selector", "gpu=on"]
-    with running_engine(folder, programs, gpus=CARDS, settings=SETTINGS, agents=agents, labels=labels) as engine:
+    labels = {"gpu": "on"}
+    with running_engine(folder, programs, gpus=CARDS, settings=SETTINGS, agents=AGENT_OPTIONS, labels=labels) as engine:
         node = engine.cluster.add_node(MLU_CARDS)
         engine.cluster.kubectl("apply", "--filename=-", feed=mlu_agents(folder / "settings.yaml", node))
-        wait_for("the MLUs", lambda: has_mlus(engine, node) or None)
+        wait_for("the MLUs", lambda: has_mlus(engine, node))
         yield engine
 
 
@@ -59,6 +61,17 @@ def mlu_agents(settings: Path, node: str) -> str:
     found["spec"]["selector"]["matchLabels"] = labels
     found["spec"]["template"]["metadata"]["labels"] = labels
     return json.dumps(found)
+
+
+def change_settings(engine: Engine, text: str, file: Path) -> None:
+    """Installs once more with other settings, as an administrator does, and returns when all pods have them."""
+    file.write_text(text)
+    for objects in (manifests(file, *AGENT_OPTIONS), mlu_agents(file, "node2")):
+        engine.cluster.kubectl("apply", "--filename=-", feed=objects)
+    for name in (f"deployment/{SCHEDULER}", f"deployment/{WEBHOOK}", f"daemonset/{AGENT}", f"daemonset/{MLU_AGENT}"):
+        engine.cluster.kubectl("rollout", "status", name, f"--namespace={NAMESPACE}", "--timeout=120s")
+    engine.wait_for_agent("node1")
+    wait_for("the MLUs", lambda: has_mlus(engine, "node2"))
 
 
 def has_mlus(engine: Engine, node: str) -> bool:
