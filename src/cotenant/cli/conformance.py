@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant conformance`: measures on a GPU whether the limits of slices hold."""
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,12 @@ from cotenant import __version__
 from cotenant.cli.options import output_option
 from cotenant.cli.output import note, or_dash, progress, render, table
 from cotenant.cli.slices import chosen_gpu, driver
-from cotenant.conformance.checks import CHECKS, FULL, QUICK, Bench, checks_for, rows
-from cotenant.conformance.frameworks import framework_rows
+from cotenant.conformance.checks import FULL, QUICK, Bench
 from cotenant.conformance.report import FORMAT, Device, Report, Result, Row, Rung
 from cotenant.conformance.running import ClientError, Runner, Slice
+from cotenant.conformance.suite import ALL, checks_for, rows
 from cotenant.errors import CotenantError, InputError
+from cotenant.node.limits import applying_file
 from cotenant.wire.text import counted
 
 LIMITED = [Rung.PRELOAD, Rung.STRICT]
@@ -44,7 +46,7 @@ Without other users of the GPU, the whole suite takes less than ten minutes.
     "names",
     multiple=True,
     metavar="NAME",
-    shell_complete=lambda _context, _option, word: [one.name for one in CHECKS if one.name.startswith(word)],
+    shell_complete=lambda _context, _option, word: [one.name for one in ALL if one.name.startswith(word)],
     help="Carry out only this check; repeatable.",
 )
 @click.option("--quick", is_flag=True, help="Measure once, for a short time each.")
@@ -65,7 +67,7 @@ def conformance(
     Each row has a figure, what is promised, and the metric of GPU-Virt-Bench that it corresponds to. The exit code is 1
     if a promise is not kept.
     """
-    for name in set(names) - {one.name for one in CHECKS}:
+    for name in set(names) - {one.name for one in ALL}:
         raise InputError(f"--check {name[:60]}: no such check; `cotenant conformance --list` names them")
     effort = QUICK if quick else FULL
     checks = checks_for(effort, names)
@@ -73,8 +75,10 @@ def conformance(
         listed = [{"check": one.name, "title": one.title, "metric": one.metric} for one in checks]
         render(listed, output, lambda wide: click.echo(table(checks, LIST_COLUMNS, wide)))
         return
-    if report is not None and not report.parent.is_dir():
-        raise InputError(f"--report {report}: there is no folder {report.parent}")
+    if applying_file(os.environ) is not None:
+        raise CotenantError("this shell is in a slice already, and the baseline needs one without limits")
+    if report is not None:
+        _write(report, b"")  # before it measures for minutes
     chosen = [Rung(one) for one in rungs] or LIMITED
     bench = Bench(runner=(runner := Runner(_uuid(gpu))), device=_device(runner), effort=effort)
     found: list[Row] = []
@@ -82,8 +86,6 @@ def conformance(
         for row in rows(bench, chosen, checks):
             found.append(row)
             step(row.check)
-    if not names:
-        found += framework_rows(bench, chosen)
     whole = Report(
         format=FORMAT,
         cotenant=__version__,
@@ -91,14 +93,21 @@ def conformance(
         device=bench.device,
         rows=found,
     )
-    if report is not None:
-        report.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n")
     render(whole, output, lambda wide: _print(whole, wide))
+    if report is not None:
+        _write(report, msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n")
     failed = sum(row.result is Result.FAILED for row in found)
     if failed:
         raise CotenantError(
             f"{counted(failed, 'promise')} not kept, in {counted(len(found), 'row')}; the notes say more"
         )
+
+
+def _write(report: Path, content: bytes) -> None:
+    try:
+        report.write_bytes(content)
+    except OSError as error:
+        raise InputError(f"--report {report}: cannot be written: {error.strerror}") from None
 
 
 def _print(report: Report, wide: bool) -> None:

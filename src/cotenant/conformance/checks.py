@@ -4,13 +4,15 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 from cotenant.conformance.report import Device, Result, Row, Rung
 from cotenant.conformance.running import ClientError, Runner, Slice
-from cotenant.node.limits import limits_text, read_limits, write_read_only
+from cotenant.errors import InputError
+from cotenant.node.limits import Limits, change_limits
 
 MIB = 1 << 20
 MOST_LIMIT_MIB = 2048
@@ -75,6 +77,10 @@ class Bench:
         return {name: statistics.median(float(one[name]) for one in found) for name in found[0]}
 
 
+class SkippedError(Exception):
+    """A check cannot be carried out here; the text says why."""
+
+
 Finding = tuple[float | None, bool | None, str]
 """A value, whether it is as promised (None: nothing is promised), and a note."""
 
@@ -91,6 +97,8 @@ class Check:
     metric: str | None = None
     needs_gpu: bool = False
     """The stand-in cannot show it."""
+    slow: bool = False
+    """It takes minutes, so a quick run leaves it out."""
 
     def row(self, bench: Bench, rung: Rung) -> Row:
         result, value, note = self._result(bench, rung)
@@ -112,6 +120,8 @@ class Check:
             return Result.SKIPPED, None, "the stand-in cannot show it"
         try:
             value, is_kept, note = self.measure(bench, rung)
+        except SkippedError as error:
+            return Result.SKIPPED, None, str(error)
         except ClientError as error:
             return Result.FAILED, None, str(error)
         return Result.MEASURED if is_kept is None else Result.PASSED if is_kept else Result.FAILED, value, note
@@ -153,8 +163,8 @@ def _memory_crowd(bench: Bench, rung: Rung) -> Finding:
 def _memory_neighbours(bench: Bench, rung: Rung) -> Finding:
     limit = bench.limit_mib
     place = Slice(rung=rung, memory_mib=limit)
-    with bench.runner.client(place, "memory") as one, bench.runner.client(place, "memory") as other:
-        got = [client.result(bench.runner.timeout_s)["got_mib"] for client in (one, other)]
+    with bench.runner.together([place, place], "hold") as clients:  # both hold all that they got until both are ready
+        got = [client.result()["got_mib"] for client in clients]
     percents = [100 * mib / limit for mib in got]
     return min(percents), all(map(_is_filled, percents)), f"two slices got {got} of {limit} MiB each"
 
@@ -168,13 +178,22 @@ def _memory_resize(bench: Bench, rung: Rung) -> Finding:
     place = Slice(rung=rung, memory_mib=bench.limit_mib // 2)
     with bench.runner.client(place, "grow", RESIZE_S) as client:
         file = client.wait_until_ready()
-        limits = read_limits(file)
-        larger = tuple(gpu._replace(memory_bytes=2 * (gpu.memory_bytes or 0)) for gpu in limits.gpus)
         client.start()
         began = time.time()
-        write_read_only(file, limits_text(replace(limits, gpus=larger)))
-        grew = client.result(bench.runner.timeout_s)["grew_at"]
+        _double_memory(file)
+        grew = client.result()["grew_at"]
     return (None, False, "the limit was raised without effect") if grew is None else (1000 * (grew - began), None, "")
+
+
+def _double_memory(file: Path) -> None:
+    def doubled(limits: Limits) -> Limits:
+        larger = tuple(gpu._replace(memory_bytes=2 * (gpu.memory_bytes or 0)) for gpu in limits.gpus)
+        return replace(limits, gpus=larger)
+
+    try:
+        change_limits(file, doubled)
+    except (OSError, InputError) as error:
+        raise ClientError(f"the limits cannot be changed: {error}") from None
 
 
 # Compute
@@ -192,7 +211,7 @@ def _shares_together(bench: Bench, rung: Rung) -> list[float]:
     """Percent of the GPU that each of several tenants with equal shares gets."""
     place = Slice(rung=rung, compute_percent=100 // NEIGHBOURS)
     with bench.runner.together([place] * NEIGHBOURS, "spin", bench.effort.launches, bench.rounds) as clients:
-        times = [client.result(bench.runner.timeout_s)["device_ms"] for client in clients]
+        times = [client.result()["device_ms"] for client in clients]
     return [100 * bench.alone_ms / one for one in times]
 
 
@@ -210,7 +229,7 @@ def _compute_neighbour(bench: Bench, rung: Rung) -> Finding:
         noisy.wait_until_ready()
         with bench.runner.together([half], "spin", bench.effort.launches, bench.rounds) as (client,):
             noisy.start()
-            got = 100 * bench.alone_ms / client.result(bench.runner.timeout_s)["device_ms"]
+            got = 100 * bench.alone_ms / client.result()["device_ms"]
     return got, abs(got - 50) <= SHARE_POINTS, ""
 
 
@@ -223,18 +242,22 @@ def _throughput(bench: Bench, rung: Rung) -> Finding:
 
 
 def _survives(bench: Bench, rung: Rung, end: Callable[[Bench, Rung], str]) -> Finding:
+    """A tenant works before, while and after its neighbour ends badly."""
     half = Slice(rung=rung, compute_percent=50)
-    with bench.runner.together([half], "spin", bench.effort.launches, bench.rounds) as (client,):
+    with bench.runner.client(half, "spin_on", bench.effort.launches, bench.rounds) as client:
+        client.wait_until_ready()
         how = end(bench, rung)
-        client.result(bench.runner.timeout_s)
+        client.start()
+        client.result()
     return None, True, how
 
 
 def _kill_neighbour(bench: Bench, rung: Rung) -> str:
     half = Slice(rung=rung, compute_percent=50)
-    with bench.runner.together([half], "spin", bench.effort.launches, bench.rounds) as (client,):
-        client.kill()
-    return "the neighbour was killed"
+    with bench.runner.client(half, "spin_on", 0, bench.rounds) as neighbour:
+        neighbour.wait_until_ready()
+        neighbour.kill()
+    return "the neighbour was killed at work"
 
 
 def _fault_neighbour(bench: Bench, rung: Rung) -> str:
@@ -376,17 +399,3 @@ CHECKS = (
         metric="OH-004 context creation",
     ),
 )
-_SHARES = {f"compute-{percent}": percent for percent in FULL.shares}
-
-
-def checks_for(effort: Effort, names: Sequence[str] = ()) -> list[Check]:
-    """The checks of these names, or all that the effort allows."""
-    allowed = [one for one in CHECKS if _SHARES.get(one.name, effort.shares[0]) in effort.shares]
-    return [one for one in CHECKS if one.name in names] if names else allowed
-
-
-def rows(bench: Bench, rungs: Sequence[Rung], checks: Sequence[Check]) -> Iterator[Row]:
-    """Carries out all checks on all rungs, one after the other."""
-    for check in checks:
-        for rung in rungs:
-            yield check.row(bench, rung)

@@ -8,6 +8,7 @@ It runs in a slice, so it imports nothing but the standard library. Time on the 
 import ctypes
 import json
 import os
+import select
 import signal
 import statistics
 import sys
@@ -192,6 +193,13 @@ def memory() -> dict[str, Any]:
     return {**sizes, "got_mib": held, "refused": refused, "refusal_ns": statistics.median(times)}
 
 
+def hold() -> dict[str, Any]:
+    """Allocates all that can be had, says so, and holds it until its parent writes a line."""
+    got = fill(Gpu())
+    _wait_for_start()
+    return {"got_mib": got}
+
+
 def crowd(processes: int) -> dict[str, Any]:
     """Several processes of one slice fill it at the same moment and hold what they got."""
     ready, start = os.pipe(), os.pipe()
@@ -273,6 +281,18 @@ def spin(launches: int, rounds: int = 0) -> dict[str, Any]:
     return {"rounds": spinner.rounds, "device_ms": spinner.device_ms(launches), "launches": launches}
 
 
+def spin_on(launches: int, rounds: int) -> dict[str, Any]:
+    """Keeps the GPU busy until its parent writes a line, and makes so many launches more, which must succeed."""
+    spinner = Spinner(Gpu(), rounds)
+    print(READY, "-", file=sys.stderr, flush=True)
+    done = 0
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        spinner.device_ms(WARM_UP)
+        done += WARM_UP
+    spinner.device_ms(launches)
+    return {"before": done, "after": launches}
+
+
 def _wait_for_start() -> None:
     print(READY, os.environ.get("COTENANT_LIMITS", "-"), file=sys.stderr, flush=True)
     sys.stdin.readline()
@@ -299,7 +319,7 @@ def grow(seconds: int) -> dict[str, Any]:
 
 
 PROGRAMS: dict[str, Callable[..., dict[str, Any]]] = {
-    one.__name__: one for one in (about, memory, crowd, killed, costs, spin, fault, grow)
+    one.__name__: one for one in (about, memory, hold, crowd, killed, costs, spin, spin_on, fault, grow)
 }
 
 

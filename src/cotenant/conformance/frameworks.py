@@ -3,15 +3,15 @@
 """PyTorch, JAX, TensorFlow and vLLM in a slice: each computes something and says how much memory it sees."""
 
 import sys
-from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
-from cotenant.conformance.checks import Bench
-from cotenant.conformance.report import Result, Row, Rung
-from cotenant.conformance.running import Client, ClientError, Slice
+from cotenant.conformance.checks import Bench, Check, Finding, SkippedError
+from cotenant.conformance.report import Rung
+from cotenant.conformance.running import Client, Slice
 
-CHECK = "framework-{}"
 TIMEOUT_S = 300.0
+SILENT = ("tensorflow",)
+"""do not say how much memory they see"""
 NO_GPU = "no GPU"
 """the answer of a framework that was built without CUDA"""
 
@@ -57,42 +57,29 @@ def answer(said):
 """
 
 
-def framework_rows(bench: Bench, rungs: Sequence[Rung]) -> Iterator[Row]:
-    """One row for each framework and rung."""
-    for name, script in _SCRIPTS.items():
-        for rung in rungs:
-            result, value, note = _tried(bench, rung, name, script)
-            yield Row(
-                check=CHECK.format(name),
-                rung=rung,
-                result=result,
-                device=bench.device.title,
-                value=value,
-                unit="" if value is None else "MiB",
-                expected="computes, and sees at most its limit",
-                note=note,
-            )
+def _check(name: str, script: str) -> Check:
+    def measure(bench: Bench, rung: Rung) -> Finding:
+        if find_spec(name) is None:
+            raise SkippedError("is not installed")
+        limit = bench.device.free_mib // 2
+        before = Slice(rung=rung, memory_mib=limit).command(bench.runner.gpu)
+        command = [*before, sys.executable, "-P", "-c", _ANSWER + script]
+        with Client(command, bench.runner.gpu, TIMEOUT_S) as client:
+            said = client.result()["said"]
+        if said == NO_GPU:
+            raise SkippedError("is installed without support for this GPU")
+        return said, said is None or said <= limit, f"the limit is {limit} MiB"
+
+    sees = "" if name in SILENT else ", and sees at most its limit"
+    return Check(
+        name=f"framework-{name}",
+        title=f"{name} computes in a slice",
+        measure=measure,
+        unit="MiB",
+        expected=f"computes{sees}",
+        needs_gpu=True,
+        slow=True,
+    )
 
 
-def _tried(bench: Bench, rung: Rung, name: str, script: str) -> tuple[Result, float | None, str]:
-    if find_spec(name) is None:
-        return Result.SKIPPED, None, "is not installed"
-    if bench.device.stand_in:
-        return Result.SKIPPED, None, "the stand-in computes nothing"
-    limit = bench.device.free_mib // 2
-    command = [
-        *Slice(rung=rung, memory_mib=limit).command(bench.runner.gpu),
-        sys.executable,
-        "-P",
-        "-c",
-        _ANSWER + script,
-    ]
-    try:
-        with Client(command, bench.runner.gpu) as client:
-            said = client.result(TIMEOUT_S)["said"]
-    except ClientError as error:
-        return Result.FAILED, None, str(error)
-    if said == NO_GPU:
-        return Result.SKIPPED, None, "is installed without support for this GPU"
-    is_kept = said is None or said <= limit
-    return (Result.PASSED if is_kept else Result.FAILED), said, f"the limit is {limit} MiB"
+FRAMEWORKS = tuple(_check(name, script) for name, script in _SCRIPTS.items())

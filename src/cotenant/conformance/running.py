@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from cotenant.conformance.client import READY
@@ -47,8 +48,8 @@ class Slice:
 class Client:
     """A running client. Leaving its context ends it, with all that it has started."""
 
-    def __init__(self, command: Sequence[str], gpu: str) -> None:
-        pipe = subprocess.PIPE
+    def __init__(self, command: Sequence[str], gpu: str, timeout_s: float) -> None:
+        pipe, self._timeout_s = subprocess.PIPE, timeout_s
         env = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
         self._child = subprocess.Popen(
             command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", process_group=0
@@ -67,36 +68,44 @@ class Client:
             os.killpg(self._child.pid, signal.SIGKILL)
 
     def wait_until_ready(self) -> Path:
-        """Returns the limits file of the client when it waits for its start."""
+        """Returns the limits file of the client when it is ready."""
         stream = self._child.stderr
-        while stream is not None and (line := stream.readline()):
-            word, _, path = line.strip().partition(" ")
-            if word == READY:
-                return Path(path)
-            self._said += line
+        watchdog = Timer(self._timeout_s, self.kill)
+        watchdog.start()
+        try:
+            while stream is not None and (line := stream.readline()):
+                word, _, path = line.strip().partition(" ")
+                if word == READY:
+                    return Path(path)
+                self._said += line
+        finally:
+            watchdog.cancel()
         raise self._error()
 
     def start(self) -> None:
-        """Lets a client that is ready begin."""
+        """Lets a client that is ready begin, or end if it works already."""
         stream = self._child.stdin
         if stream is not None:
             with contextlib.suppress(BrokenPipeError):
                 stream.write("\n")
                 stream.flush()
 
-    def result(self, timeout_s: float) -> dict[str, Any]:
+    def result(self) -> dict[str, Any]:
+        """What the client prints at its end; ClientError if it fails or takes too long."""
         try:
-            output, said = self._child.communicate(timeout=timeout_s)
+            output, said = self._child.communicate(timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
-            raise ClientError(f"did not end within {timeout_s:g} s") from None
+            raise ClientError(f"did not end within {self._timeout_s:g} s") from None
         self._said += said
         try:
             found = json.loads(output.splitlines()[-1])
         except (IndexError, ValueError):
             raise self._error() from None
+        if not isinstance(found, dict):
+            raise self._error()
         if isinstance(found.get("error"), str):
             raise ClientError(found["error"])
-        return dict(found)
+        return found
 
     def _error(self) -> ClientError:
         said = " ".join(self._said.split())[-MOST_WORDS:]
@@ -113,13 +122,13 @@ class Runner:
 
     def client(self, place: Slice, program: str, *numbers: int) -> Client:
         words = [sys.executable, "-P", "-m", "cotenant.conformance.client", program, *map(str, numbers)]
-        return Client([*place.command(self.gpu), *words], self.gpu)
+        return Client([*place.command(self.gpu), *words], self.gpu, self.timeout_s)
 
     def run(self, place: Slice, program: str, *numbers: int) -> dict[str, Any]:
         """The result of a client that runs alone; ClientError if it has none."""
         with self.client(place, program, *numbers) as client:
             client.start()
-            return client.result(self.timeout_s)
+            return client.result()
 
     @contextlib.contextmanager
     def together(self, places: Sequence[Slice], program: str, *numbers: int) -> Iterator[list[Client]]:

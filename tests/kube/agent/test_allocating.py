@@ -173,8 +173,9 @@ def test_a_container_whose_pod_was_deleted_while_the_agent_hung_is_not_started()
         async with node() as here, kubelet_in(here.kubelet) as kubelet, here.plugins(known_s=0.2):
             await until(lambda: GPU in kubelet.registered)
             here.pods.append(bound("other", held(0, "GPU-a")))
+            kubelet.has("other", "app-0", GPU, "GPU-a::0", "GPU-b::0")
             await kubelet.allocate(GPU, "GPU-a::0")
-            with pytest.raises(grpc.aio.AioRpcError, match="no pod that we know with GPU-a::0"):
+            with pytest.raises(grpc.aio.AioRpcError, match="no longer lists a container with GPU-a::0"):
                 await kubelet.pre_start(GPU, "GPU-a::0")
 
     asyncio.run(scenario())
@@ -182,12 +183,18 @@ def test_a_container_whose_pod_was_deleted_while_the_agent_hung_is_not_started()
 
 def test_an_init_container_which_kubelet_does_not_list_is_started() -> None:
     async def scenario() -> None:
-        async with node() as here, kubelet_in(here.kubelet) as kubelet, here.plugins(known_s=0.2):
+        async with node() as here, kubelet_in(here.kubelet) as kubelet, here.plugins():
             await until(lambda: GPU in kubelet.registered)
+            kubelet.has("one", "app-0", COUNT, "another")
+            starting = asyncio.create_task(kubelet.pre_start(GPU, "GPU-a::0"))
+            await until(lambda: kubelet.lists)
             here.pods.append(bound("one", held(0, "GPU-a", kind=ContainerKind.INIT), init=1))
-            await kubelet.pre_start(GPU, "GPU-a::0")
-            with pytest.raises(grpc.aio.AioRpcError, match="no pod that we know with GPU-a::0, GPU-b::0"):
+            await starting  # kubelet knew the pod earlier than the agent
+            with pytest.raises(grpc.aio.AioRpcError, match="no longer lists a container with GPU-a::0, GPU-b::0"):
                 await kubelet.pre_start(GPU, "GPU-a::0", "GPU-b::0")
+            kubelet.pods.clear()  # kubelet has ended the pod, and the agent does not know it yet
+            with pytest.raises(grpc.aio.AioRpcError, match="no longer lists a container with GPU-a::0"):
+                await kubelet.pre_start(GPU, "GPU-a::0")
 
     asyncio.run(scenario())
 

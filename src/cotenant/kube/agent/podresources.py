@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cotenant.core.model import ContainerKind
 from cotenant.errors import CotenantError
@@ -39,8 +40,22 @@ class Listed:
         return self.namespace, self.pod
 
 
+class PodList(NamedTuple):
+    """What kubelet lists at one moment."""
+
+    containers: tuple[Listed, ...]
+    """those with devices"""
+    pods: frozenset[PodKey]
+    """all pods that have not ended"""
+
+
 async def list_devices(socket: Path, resources: Collection[str], timeout_s: float = PATIENCE_S) -> tuple[Listed, ...]:
     """The containers with devices of these resources; CotenantError if kubelet does not answer."""
+    return (await list_pods(socket, resources, timeout_s)).containers
+
+
+async def list_pods(socket: Path, resources: Collection[str], timeout_s: float = PATIENCE_S) -> PodList:
+    """The containers with devices of these resources, and all pods; CotenantError if kubelet does not answer."""
     request = pb.ListPodResourcesRequest()
     try:
         answer = await call(
@@ -48,7 +63,9 @@ async def list_devices(socket: Path, resources: Collection[str], timeout_s: floa
         )
     except RpcError as error:
         raise CotenantError(f"{socket}: kubelet does not list devices: {error}") from None
-    return tuple(_listed(answer, resources))
+    return PodList(
+        tuple(_listed(answer, resources)), frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
+    )
 
 
 def _listed(answer: pb.ListPodResourcesResponse, resources: Collection[str]) -> Iterable[Listed]:

@@ -23,7 +23,7 @@ from cotenant.kube.agent.allocating import (
     gpu_of,
     renew_slice,
 )
-from cotenant.kube.agent.podresources import Listed, PodKey, list_devices
+from cotenant.kube.agent.podresources import Listed, PodKey, list_devices, list_pods
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.regions import Regions
 from cotenant.kube.agent.rpc import Context, Handler, handler_for, refuse
@@ -215,7 +215,7 @@ class Service:
                 edits = edits_for(state.vendor, owned.gpus, state.host.cdi_folders)
                 write_spec(state.host.cdi, device_name(self._resource, ids), state.vendor, owned, edits)
             else:
-                await self._known(ids, self._is_held)  # last, since the pod may be deleted meanwhile
+                await self._check_held(ids)  # last, since the pod may be deleted meanwhile
         except CotenantError as error:
             return await self._refuse(context, "PreStartContainer", error)
         return pb.PreStartContainerResponse()
@@ -234,34 +234,41 @@ class Service:
         return make()
 
     async def _owned(self, ids: frozenset[str]) -> Owned:
-        """The GPUs of the container with these devices."""
-
-        def owned(ids: frozenset[str], listed: Sequence[Listed]) -> Owned | None:
-            pod = pod_with(self._resource, ids, listed, self._state.pods())
-            return None if pod is None else owned_by(pod, self._resource, ids, listed)
-
-        return await self._known(ids, owned)
-
-    def _is_held(self, ids: frozenset[str], listed: Sequence[Listed]) -> bool | None:
-        """Whether a container still has these devices, which kubelet forgets if the pod is deleted during this call.
-
-        It would start the container all the same, with the GPUs of its record and without our library.
-        """
-        if holders_of(self._resource, ids, listed):
-            return True
-        # Kubelet does not list plain init containers.
-        return any(len(ids) in init_sizes(pod) for pod in self._state.pods()) or None
-
-    async def _known(self, ids: frozenset[str], find: Callable[[frozenset[str], Sequence[Listed]], T | None]) -> T:
-        """What is found about these devices; waits, since kubelet may know a pod earlier than the agent."""
+        """The GPUs of the container with these devices; waits, since kubelet may know a pod earlier than the agent."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._state.known_s
         while True:
             listed = await list_devices(self._state.host.pod_resources, [self._resource])
-            if (found := find(ids, listed)) is not None:
-                return found
+            pod = pod_with(self._resource, ids, listed, self._state.pods())
+            if pod is not None:
+                return owned_by(pod, self._resource, ids, listed)
             if loop.time() >= until:
                 raise CotenantError(f"{self._resource}: {_unowned(ids, holders_of(self._resource, ids, listed))}")
+            await asyncio.sleep(LOOK_S)
+
+    async def _check_held(self, ids: frozenset[str]) -> None:
+        """CotenantError if no container has these devices: kubelet forgets them if the pod is deleted during this call.
+
+        It would start the container all the same, with the GPUs of its record and without our library.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._state.known_s
+        while True:
+            try:
+                listed, pods = await list_pods(self._state.host.pod_resources, [self._resource])
+            except CotenantError:  # kubelet limits how often it answers
+                if loop.time() >= until:
+                    raise
+            else:
+                known = {(pod.metadata.namespace, pod.metadata.name): pod for pod in self._state.pods()}
+                if any((one.resource, one.devices) == (self._resource, ids) for one in listed):
+                    return
+                # Kubelet does not list the devices of plain init containers.
+                if any(_starts_init(known[key], len(ids)) for key in pods & known.keys()):
+                    return
+                if pods <= known.keys() or loop.time() >= until:  # no pod is left that could have such a container
+                    devices = ", ".join(sorted(ids))[:200]
+                    raise CotenantError(f"{self._resource}: kubelet no longer lists a container with {devices}")
             await asyncio.sleep(LOOK_S)
 
     async def _refuse(self, context: Context, call: str, error: CotenantError) -> Never:
@@ -298,6 +305,10 @@ def init_sizes(pod: Pod) -> set[int]:
     record = valid_record(pod)
     held = () if record is None else record.containers
     return {len(one.gpus) for one in held if one.kind is ContainerKind.INIT}
+
+
+def _starts_init(pod: Pod, size: int) -> bool:
+    return pod.metadata.deletion_timestamp is None and size in init_sizes(pod)
 
 
 # GetPreferredAllocation. A device ID carries no meaning to the container, so a wrong guess at its GPUs does no harm. A
