@@ -209,11 +209,12 @@ static enum ct_parsed take_list(size_t length) {
     return parsed;
 }
 
-static void read_file(struct followed *from, int file, const struct stat *found, enum ct_parsed (*take)(size_t)) {
+// False: it could not be read, and is read again at the next look.
+static bool read_file(struct followed *from, int file, const struct stat *found, enum ct_parsed (*take)(size_t)) {
     ssize_t length = S_ISREG(found->st_mode) ? read_steadily(file) : 0;
     if (length < 0) {
         ct_count_fault(CT_FAULT_LIMITS_CHANGING);
-        return;
+        return false;
     }
     from->last = identify(found);
     if (may_change_unseen(&found->st_mtim)) from->last.size = -1;
@@ -222,20 +223,27 @@ static void read_file(struct followed *from, int file, const struct stat *found,
     if (parsed != CT_PARSED && print != from->print)
         ct_count_fault(parsed == CT_PARSE_BAD ? CT_FAULT_LIMITS_BAD : CT_FAULT_LIMITS_VERSION);
     from->print = print;
+    return true;
 }
 
-static void read_limits(void) {
+// False: there is a file, and it could not be read: the limits in force may be older, and it is read again at the next
+// look. A process without free descriptors cannot open it.
+static bool read_limits(void) {
+    static bool is_missing;
     struct stat found;
     struct followed *from = &limits_file;
     int file = open(from->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (file < 0 || ct_fstat(file, &found) != 0) {
-        ct_count_fault(CT_FAULT_LIMITS_MISSING);
-        // Counted once, not at every look.
-        from->last = ct_stat(from->path, &found) == 0 ? identify(&found) : (struct identity){0};
+    bool is_open = file >= 0 && ct_fstat(file, &found) == 0, is_read;
+    if (is_open) {
+        is_read = read_file(from, file, &found, take_limits);
     } else {
-        read_file(from, file, &found, take_limits);
+        if (!is_missing) ct_count_fault(CT_FAULT_LIMITS_MISSING); // counted once, not at every look
+        from->last = (struct identity){0};
+        is_read = ct_stat(from->path, &found) != 0;
     }
+    is_missing = !is_open;
     if (file >= 0) close(file);
+    return is_read;
 }
 
 // Only what root or this user has written counts. A list that is missing is no fault: the agent may not have looked yet.
@@ -307,10 +315,11 @@ void ct_refresh_limits(void) {
     ct_restore_thread(before);
 }
 
-void ct_confirm_limits(void) {
+bool ct_confirm_limits(void) {
     struct ct_thread_state before = ct_save_thread();
     ct_acquire(&looking);
-    if (has_changed(&limits_file)) read_limits();
+    bool is_read = !has_changed(&limits_file) || read_limits();
     ct_set_free(&looking);
     ct_restore_thread(before);
+    return is_read;
 }

@@ -142,7 +142,7 @@ extern _Atomic bool ct_limited;
 // Reads the file again if it has changed, at most every 20 ms; otherwise costs one reading of a coarse clock.
 void ct_refresh_limits(void);
 
-// Reads the file again if it has changed, now.
-void ct_confirm_limits(void);
+// Reads the file again if it has changed, now; false: it has, and cannot be read.
+bool ct_confirm_limits(void);
 
 #endif

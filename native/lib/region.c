@@ -197,9 +197,11 @@ static uint64_t limit_of(int device, enum ct_where where) {
 
 // A limit that is granted anew while the slice runs is read after the bytes are announced: whoever lowers it reads the
 // region afterwards, so one of the two sees what the other did.
+// If it cannot be read, it may have been lowered: nothing more fits.
 static uint64_t limit_in_force(int device, enum ct_where where) {
-    if (where == CT_DEVICE && atomic_load_explicit(&ct_limits_now[device].request, memory_order_relaxed))
-        ct_confirm_limits();
+    if (where == CT_DEVICE && atomic_load_explicit(&ct_limits_now[device].request, memory_order_relaxed) &&
+        !ct_confirm_limits())
+        return 0;
     return limit_of(device, where);
 }
 

@@ -63,9 +63,14 @@ def test_a_job_on_several_gpus_starts_when_all_of_them_have_room(grants: JobGran
     assert started == ["j-1", "j-2"]
     assert grants.notes("j-3") == ["it starts when jobs above their requests have given back what it needs"]
     assert "j-3 needs" in grants.notes("j-1")[-1]
+    grants.add(placed("j-4", (0,), 4096))
+    grants.begin("j-4", lambda: started.append("j-4"))
+    grants.stop_waiting("j-4")  # it is cancelled, and its supervisor ends it
+    assert started == ["j-1", "j-2", "j-4"]
+    assert grants.notes("j-4") == []
     os.close(holder)  # its process ends
     grants.begin("j-3", lambda: started.append("j-3"))
-    assert started == ["j-1", "j-2", "j-3"]
+    assert started == ["j-1", "j-2", "j-4", "j-3"]
 
 
 def test_a_removed_job_is_forgotten_and_a_job_without_gpus_is_started_at_once(grants: JobGrants) -> None:

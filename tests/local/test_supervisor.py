@@ -186,6 +186,14 @@ def test_cancelling_kills_what_does_not_end(start: Start) -> None:
     assert end.error == "did not end within 0.2 s of SIGTERM: killed"
 
 
+def test_a_job_whose_memory_another_job_needs_has_a_short_grace(start: Start) -> None:
+    folder = start(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"], grace_s=PATIENCE_S)
+    until(lambda: "ready" in output_of(folder), "the job")
+    assert attempts.cancel(folder, reclaims=True)
+    end = end_of(folder)
+    assert (end.outcome, end.error) == ("cancelled", "did not end within 1 s of SIGTERM: killed")
+
+
 def test_the_grace_is_also_for_the_program_inside_a_shell(start: Start) -> None:
     code = """if True:
         import os, signal, time

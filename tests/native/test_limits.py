@@ -3,6 +3,7 @@
 """The library follows its limits file as it changes, and a file that is no good changes nothing but a counter."""
 
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,6 +125,28 @@ def test_what_is_no_file_leaves_the_last_good_limits(kind: str, place: kit.Slice
         assert shown(one)[0] == MIB
         assert not one.reserve(1)
         assert one.faults("limits_missing" if kind == "missing" else "limits_bad") == 1
+
+
+def test_a_granted_limit_that_cannot_be_read_allows_nothing_more(place: kit.Slice) -> None:
+    """A process without free descriptors cannot open the file: its grant may have been lowered."""
+
+    def granted(bytes_: int) -> None:
+        limit = GpuLimit(kit.gpu(), bytes_, request_bytes=MIB, most_bytes=4 * MIB)
+        write_read_only(place.limits, limits_text(Limits(gpus=(limit,), region=place.usage)))
+
+    place.write()
+    granted(4 * MIB)
+    with account(place) as one:
+        assert one.reserve(MIB)
+        before = resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, (0, before[1]))
+        granted(2 * MIB)
+        assert not one.reserve(2 * MIB)
+        assert not one.reserve(MIB)
+        resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, before)
+        assert one.reserve(MIB)
+        assert not one.reserve(MIB)
+        assert one.faults("limits_missing") == 1
 
 
 def test_a_file_that_comes_late_is_followed_and_its_region_used(place: kit.Slice) -> None:

@@ -139,8 +139,11 @@ def read_exit(folder: str) -> Exit | None:
         return None
 
 
-def cancel(job_dir: Path) -> bool:
-    """Asks a run to end; False if it has ended already. A run that is being started ends before its command starts."""
+def cancel(job_dir: Path, *, reclaims: bool = False) -> bool:
+    """Asks a run to end; False if it has ended already. A run that is being started ends before its command starts.
+
+    If another job needs its memory (`reclaims`), its grace period is short.
+    """
     found = status(job_dir)
     if found.state == "new":
         try:
@@ -152,7 +155,7 @@ def cancel(job_dir: Path) -> bool:
         found = status(job_dir)
     if found.pidfd is not None:
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(found.pidfd, signal.SIGTERM)
+            signal.pidfd_send_signal(found.pidfd, signal.SIGINT if reclaims else signal.SIGTERM)
             signal.pidfd_send_signal(found.pidfd, signal.SIGCONT)  # the job may have stopped it
         os.close(found.pidfd)
     return found.state in ("new", "running")

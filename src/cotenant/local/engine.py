@@ -156,7 +156,7 @@ class Engine:
         self.interference.harmful.subscribe(self._revert)
         self.interference.noted.subscribe(self.events.record)
         self._grants.noted.subscribe(self.events.record)
-        self._grants.evicted.subscribe(self._evict)
+        self._grants.evicted.subscribe(self._reclaim)
 
     # Commands
 
@@ -188,7 +188,7 @@ class Engine:
             log_error(f"{record.id} is cancelled, which the journal cannot record yet: {error}")
             asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, self._wake.set)
         if record.state in ACTIVE:
-            attempts.cancel(self.queries.folder(record))
+            self._signal(record)
         elif self.queries.set_aside.pop(record.id, None) is None:
             self._queue.remove(record.id)
             self._wake.set()  # other jobs may have waited for it
@@ -456,16 +456,16 @@ class Engine:
         """If that fails the job stays: only speed is lost."""
         self._ask_to_leave(job, Stop.REVERT, why)
 
-    def _evict(self, job: str, why: str) -> None:
+    def _reclaim(self, job: str, why: str) -> None:
         """If that fails the job stays for now: it is asked again as long as another job waits for its memory."""
-        self._ask_to_leave(job, Stop.EVICT, why)
+        self._ask_to_leave(job, Stop.EVICT, why, reclaims=True)
 
-    def _ask_to_leave(self, job: str, stop: Stop, why: str) -> None:
+    def _ask_to_leave(self, job: str, stop: Stop, why: str, *, reclaims: bool = False) -> None:
         """Stops a job and queues it again."""
         try:
             record = self._journal.job(job)
             if record.state in ACTIVE and record.stop is None:
-                self._stop(record, StopRequested(stop, f"asked to leave its GPU: {why}"))
+                self._stop(record, StopRequested(stop, f"asked to leave its GPU: {why}"), reclaims=reclaims)
         except CotenantError as error:
             log_error(f"{job} cannot be asked to leave its GPU: {error}")
 
@@ -503,11 +503,15 @@ class Engine:
     def _record(self, job: str, change: Change) -> None:
         self.events.record(change.kind, job, change.text)
 
-    def _stop(self, record: JobRecord, request: StopRequested) -> None:
+    def _stop(self, record: JobRecord, request: StopRequested, *, reclaims: bool = False) -> None:
         """The journal is written before the signal is sent: a daemon killed in between sends it after its restart."""
         _, change = self._apply(record, request)
-        attempts.cancel(self.queries.folder(record))
+        self._signal(record, reclaims=reclaims)
         self._record(record.id, change)
+
+    def _signal(self, record: JobRecord, *, reclaims: bool = False) -> None:
+        attempts.cancel(self.queries.folder(record), reclaims=reclaims)
+        self._grants.stop_waiting(record.id)
 
     def _record_cancel(self, record: JobRecord) -> None:
         why = "asked to stop with SIGTERM" if record.state in ACTIVE else ""

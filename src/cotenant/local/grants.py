@@ -72,6 +72,13 @@ class JobGrants:
             if job in members:
                 self._members[index][job] = members[job]._replace(started=True)
 
+    def stop_waiting(self, job: str) -> None:
+        """Starts a job that waits for memory and is to end: its supervisor ends it before its command starts."""
+        start = self._starts.get(job)
+        if start is not None:
+            self.remove(job)  # no other job has to give anything back for it
+            start()
+
     async def watch(self) -> None:
         """Grants and reclaims until it is cancelled."""
         while True:
@@ -80,6 +87,7 @@ class JobGrants:
                     self._step(index)
                 else:
                     self._rounds.pop(index, None)
+                    self._lacking_since.pop(index, None)
             self._start_startable()
             await asyncio.sleep(POLL_S)
 
@@ -158,7 +166,8 @@ class JobGrants:
             for job in done.evict:
                 self._leaving[job] = now
                 above = done.grants[job].used - self._members[index][job].request
-                self.evicted.send(job, f"it uses {_mib(above)} above its request on GPU {index}, and {why}")
+                fault = f"it uses {_mib(above)} above its request" if above > 0 else "its grant cannot be lowered"
+                self.evicted.send(job, f"{fault} on GPU {index}, and {why}")
 
     # Answers
 

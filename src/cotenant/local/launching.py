@@ -25,8 +25,6 @@ MOST_PROCESSES = 512
 """of one job"""
 MOST_TASKS = 16_384
 """processes and threads in the cgroup of one job: a fork bomb that is faster than its supervisor ends here"""
-RECLAIM_GRACE_S = 1.0
-"""longest time between SIGTERM and SIGKILL of a job above whose request another job may need memory"""
 OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 """the limit of open files of a job: as the daemon was started with, before it raised its own"""
 
@@ -123,7 +121,6 @@ def _has_slice(placement: Placement) -> bool:
 
 def supervision(launch: Launch, request: JobRequest, contain: Path | None = None) -> Spec:
     """The specification that the supervisor of a job reads."""
-    is_elastic = any(limit.request_bytes is not None for limit in launch.limits.gpus)
     base = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return Spec(
         argv=list(request.command),
@@ -136,7 +133,7 @@ def supervision(launch: Launch, request: JobRequest, contain: Path | None = None
         share_percent=launch.share_percent,
         cgroup=None if launch.cgroup is None else str(launch.cgroup),
         contain=None if contain is None else str(contain),
-        grace_s=min(request.grace_s, RECLAIM_GRACE_S) if is_elastic else request.grace_s,
+        grace_s=request.grace_s,
         max_processes=MOST_PROCESSES,
         open_files=OPEN_FILES,
     )

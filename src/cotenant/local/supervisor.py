@@ -52,6 +52,7 @@ TICK_S = 0.05  # between two checks of the process tree if a limit is to be enfo
 FAST_TICK_S = 0.01  # the same, if memory use is close to the limit
 LAZY_TICK_S = 1.0  # the same without limits, to measure the peak
 THOROUGH_S = 10.0  # between two checks that read every process again
+RECLAIM_GRACE_S = 1.0  # between SIGTERM and SIGKILL of a job whose memory another job needs, at most
 SLOT_S = 0.1  # length of a slot of the stop-and-continue share
 
 Outcome = Literal["exited", "signalled", "out-of-memory", "cancelled", "exec-failed", "interrupted"]
@@ -510,6 +511,7 @@ class Supervision:
 
     def __init__(self, job_dir: str, spec: Spec, token: str, signals: int) -> None:
         self.dir, self.spec, self.token, self.signals = job_dir, spec, token, signals
+        self.grace_s = spec.grace_s
         self.log = Log(f"{job_dir}/log", spec.log_bytes, spec.log_files)
         self.tree = Tree()
         self.share: Share | None = None
@@ -606,11 +608,13 @@ class Supervision:
         return piece
 
     def take_signals(self) -> None:
-        """Reaps children on SIGCHLD; begins to cancel on SIGTERM and SIGINT."""
+        """Reaps children on SIGCHLD; begins to cancel on SIGTERM, and on SIGINT with a short grace period."""
         try:
             while letter := os.read(self.signals, 128):
-                if int.from_bytes(letter[:4], sys.byteorder) != signal.SIGCHLD:
-                    self.cancel(int.from_bytes(letter[12:16], sys.byteorder))
+                number = int.from_bytes(letter[:4], sys.byteorder)
+                if number != signal.SIGCHLD:
+                    most_s = RECLAIM_GRACE_S if number == signal.SIGINT else self.spec.grace_s
+                    self.cancel(int.from_bytes(letter[12:16], sys.byteorder), most_s)
         except BlockingIOError:
             self.reap()
 
@@ -624,13 +628,14 @@ class Supervision:
             return False
         return True
 
-    def cancel(self, sender: int) -> None:
-        """Asks the job to end; it is killed when the grace period is over."""
+    def cancel(self, sender: int, most_s: float) -> None:
+        """Asks the job to end; it is killed when the grace period is over, after `most_s` seconds at most."""
         if self.cause is not None or self.wait_status is not None:
             return
         self.cause = ("interrupted", "the machine went down") if machine_going_down(sender) else ("cancelled", None)
         self.share = None
-        self.kill_at = time.monotonic() + self.spec.grace_s
+        self.grace_s = min(self.spec.grace_s, most_s)
+        self.kill_at = time.monotonic() + self.grace_s
         signal_job(self.tree, self.leader, signal.SIGTERM)
         signal_job(self.tree, self.leader, signal.SIGCONT)
 
@@ -684,7 +689,7 @@ class Supervision:
         if outcome == "exec-failed":
             code = 127
         if outcome == "cancelled" and code == -signal.SIGKILL:
-            error = f"did not end within {self.spec.grace_s:g} s of SIGTERM: killed"
+            error = f"did not end within {self.grace_s:g} s of SIGTERM: killed"
         number = -code if code is not None and code < 0 else None
         peak, dropped = -(-self.peak // MIB), self.log.dropped
         return Exit(outcome, None if number else code, number, error, self.started, ended, peak, dropped)
