@@ -154,7 +154,7 @@ async def drain(engine: Engine, request: Request) -> Response:
 async def mig_plan(engine: Engine, request: Request) -> Response:
     body = await bounded_body(request)
     options = decode(body, MigPlanRequest, "a request for a plan") if body else MigPlanRequest()
-    return json_response(engine.queries.mig_plan(options))
+    return json_response(await engine.queries.mig_plan(options))
 
 
 async def prune(engine: Engine, request: Request) -> Response:

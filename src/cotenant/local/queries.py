@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers about jobs, GPUs and the daemon. Nothing here changes the state of a job."""
 
+import asyncio
 import os
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,8 @@ OVERTOOK = "; overtook "
 """in the reason of a placement, before the waiting job that was overtaken and why"""
 MOST_EXAMINED, MOST_NAMED = 1000, 5
 """jobs that `why` examines, and jobs that it names, if it looks for those that overtook a job"""
+MOST_PLANNED = 100
+"""jobs of the queue for which MIG layouts are planned"""
 
 
 class UnknownError(CotenantError):
@@ -158,11 +162,15 @@ class Queries:
         devices = self._devices
         return gpu_views(devices.machine, self._tenants.cluster.at(0), devices.usage, devices.faults)
 
-    def mig_plan(self, request: MigPlanRequest) -> MigPlan:
-        """Other MIG layouts for the jobs that wait, in queue order, and then for what the request names."""
+    async def mig_plan(self, request: MigPlanRequest) -> MigPlan:
+        """Other MIG layouts for the jobs that wait, in queue order, and then for what the request names.
+
+        The search takes up to a tenth of a second for each, so it runs beside the daemon's other work.
+        """
         machine, tenants = self._devices.machine, self._tenants.cluster.at(0).tenants
-        waiting = [(job.id, job.demand) for job in self._queue.ordered]
-        plan = repartition(machine, tenants, [*waiting, *demands_wanted(request.want)], evict=request.evict)
+        waiting = [(job.id, job.demand) for job in islice(self._queue.ordered, MOST_PLANNED)]
+        wanted = [*waiting, *demands_wanted(request.want)]
+        plan = await asyncio.to_thread(repartition, machine, tenants, wanted, evict=request.evict)
         return MigPlan(
             changes=tuple(
                 MigChange(gpu=one.gpu, type=one.type, now=one.now, then=one.then, serves=one.serves, leave=one.leave)

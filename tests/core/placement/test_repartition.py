@@ -3,13 +3,14 @@
 """MIG layouts: which instances go together, and which layouts serve what waits."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import pytest
 
 from cotenant.core.model import Demand, Gpu, Machine, Tenant
 from cotenant.core.placement.layouts import can_coexist, profiles_of
-from cotenant.core.placement.repartition import NO_PROFILE, NOT_FOR_MIG, RepartitionPlan, repartition
+from cotenant.core.placement.repartition import BY_UUID, NO_PROFILE, NOT_FOR_MIG, RepartitionPlan, repartition
 from cotenant.core.units import MiB, MilliGpu
 
 A100, A30 = "NVIDIA A100-SXM4-40GB", "NVIDIA A30"
@@ -40,6 +41,8 @@ def test_the_memory_of_a_partitioned_gpu_follows_from_its_instances() -> None:
     assert "1g.6gb" in [one.name for one in profiles_of(A30, present=("2g.12gb",))]
     assert "7g.94gb" in [one.name for one in profiles_of("NVIDIA H100 NVL", present=("3g.47gb",))]
     assert profiles_of("NVIDIA H100 NVL", present=("9g.99gb",)) == ()
+    assert "7g.80gb" in [one.name for one in profiles_of("NVIDIA H100 PCIe", present=("1g.10gb",) * 7)]
+    assert "7g.96gb" in [one.name for one in profiles_of("NVIDIA H20", present=("1g.12gb",))]
 
 
 @pytest.mark.parametrize(
@@ -149,3 +152,27 @@ def test_one_instance_of_a_gpu_has_media_extensions() -> None:
     plan = planned("7g.40gb", {}, Demand(mig="1g.5gb+me"), Demand(mig="1g.5gb+me"))
     assert plan.changes[0].serves == ("r0",)
     assert list(plan.unserved) == ["r1"]
+
+
+def test_a_gpu_without_mig_serves_an_amount_as_it_is_once() -> None:
+    plan = planned("7g.40gb", {0: "j1"}, memory(4000), memory(4000), whole=1)
+    assert (plan.changes, plan.served) == ((), {"r0": "GPU-0"})
+    assert list(plan.unserved) == ["r1"]
+
+
+def test_a_request_keeps_to_its_types_and_uuids() -> None:
+    wrong = Demand(memory=MiB(1000), compute=MilliGpu(0), use_types=("*A30*",))
+    avoids = Demand(mig="1g.5gb", avoid_types=("*A100*",))
+    by_uuid = Demand(mig="1g.5gb", use_uuids=frozenset({"MIG-0"}))
+    plan = planned("1g.5gb 1g.5gb", {}, wrong, avoids, by_uuid, whole=1)
+    assert plan.unserved == {"r0": NO_PROFILE, "r1": NO_PROFILE, "r2": BY_UUID}
+    assert plan.changes == ()
+
+
+@pytest.mark.parametrize("cordoned", [True, False])
+def test_a_card_with_a_cordoned_instance_or_an_unhealthy_one_in_use_stays_as_it_is(cordoned: bool) -> None:
+    gpus = (replace(instance("MIG-0", "3g.20gb"), cordoned=cordoned, healthy=cordoned), instance("MIG-1", "3g.20gb"))
+    plan = repartition(
+        Machine(name="n", gpus=gpus), [Tenant("j1", Demand(mig="x"), (0,))], [("r0", Demand(mig="3g.20gb"))]
+    )
+    assert (plan.changes, plan.served) == ((), {})

@@ -46,10 +46,16 @@ SEVEN = Geometry(
     ),
 )
 FOUR = Geometry(4, 4, (Shape(1, 1, (0, 1, 2, 3)), Shape(2, 2, (0, 2)), Shape(4, 4, (0,))))
-MODELS = {"A30": FOUR, **dict.fromkeys(("A100", "H100", "H200", "H20", "GH200", "B200"), SEVEN)}
-"""by a word of the name of the GPU"""
-_SIZES = (40, 80, 24, 94, 96, 141, 180)
-"""GB of GPUs, if neither the name nor the driver says it"""
+MODELS = {
+    "A30": (FOUR, (24,)),
+    "A100": (SEVEN, (40, 80)),
+    "H100": (SEVEN, (80, 94)),
+    "H20": (SEVEN, (96, 141)),
+    "H200": (SEVEN, (141,)),
+    "GH200": (SEVEN, (96, 144)),
+    "B200": (SEVEN, (180,)),
+}
+"""by a word of the name of the GPU; the sizes are GB, for names that do not say it"""
 _USABLE = 95
 """percent of its slices of memory that an instance has at least; the driver keeps the rest"""
 
@@ -69,15 +75,20 @@ def profiles_of(gpu_type: str, memory: MiB | None = None, present: Sequence[str]
 
     If its memory is not known, it is the size by which the names of the instances that it has are right.
     """
-    geometry = next((MODELS[word] for word in re.split(r"[\s-]", gpu_type) if word in MODELS), None)
-    if geometry is None:
+    model = _model(gpu_type)
+    if model is None:
         return ()
+    geometry, sizes = model
     named = [int(size) for size in re.findall(r"(\d{2,3})GB", gpu_type)]
-    for size in [-(-memory // 1024)] if memory else [*named, *_SIZES]:
+    for size in [-(-memory // 1024)] if memory else [*named, *sizes]:
         found = tuple(_profile(geometry, shape, size) for shape in geometry.shapes)
         if {base_name(name) for name in present} <= {one.name for one in found}:
             return found
     return ()
+
+
+def _model(gpu_type: str) -> tuple[Geometry, tuple[int, ...]] | None:
+    return next((MODELS[word] for word in re.split(r"[\s-]", gpu_type) if word in MODELS), None)
 
 
 def base_name(profile: str) -> str:
@@ -93,7 +104,10 @@ def _profile(geometry: Geometry, shape: Shape, size: int) -> Profile:
 
 def can_coexist(gpu_type: str, profiles: Sequence[Profile]) -> bool:
     """Whether one GPU can have all these instances at the same time."""
-    geometry = next(MODELS[word] for word in re.split(r"[\s-]", gpu_type) if word in MODELS)
+    model = _model(gpu_type)
+    if model is None:
+        return False
+    geometry = model[0]
     if sum(one.shape.compute for one in profiles) > geometry.compute:
         return False
     largest_first = sorted((one.shape for one in profiles), key=lambda shape: -shape.memory)

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from cotenant.core.model import Demand, Gpu, Machine, Tenant
+from cotenant.core.placement.checks import type_allowed
 from cotenant.core.placement.layouts import Profile, base_name, can_coexist, partitioned_type, profiles_of
 from cotenant.core.placement.mig import may_use, must_be_whole
-from cotenant.core.units import WHOLE_GPU
+from cotenant.core.units import WHOLE_GPU, MiB
 
 NOT_FOR_MIG = "no instance can serve it: it needs a whole GPU, several, a percentage of the memory or exclusive use"
+BY_UUID = "it names GPUs by UUID, and a layout has new ones"
 NO_PROFILE = "no profile of these GPUs serves it"
 NO_ROOM = "no layout has room for it beside the jobs that run"
 
@@ -69,6 +71,8 @@ class _Gpu:
     profiles: tuple[Profile, ...]
     now: tuple[str, ...]
     instances: tuple[Instance, ...]
+    whole: MiB = MiB(0)
+    """memory, if it is not partitioned and has no tenant"""
     leave: tuple[str, ...] = ()
     is_changed: bool = False
 
@@ -108,10 +112,18 @@ def repartition(
 def _gpus(machine: Machine, tenants: Sequence[Tenant]) -> Iterable[_Gpu]:
     """Those that are partitioned first, then those that could be."""
     parts: dict[str, list[tuple[int, Gpu]]] = {}
+    kept = set()
     for i, gpu in enumerate(machine.gpus):
-        if gpu.mig is not None and gpu.card is not None and gpu.healthy:
+        if gpu.mig is None or gpu.card is None:
+            continue
+        if gpu.healthy:
             parts.setdefault(gpu.card, []).append((i, gpu))
+        # A cordoned instance takes no tenant, and one that is unhealthy and has tenants still has its slices.
+        if gpu.cordoned or (not gpu.healthy and any(i in one.gpus for one in tenants)):
+            kept.add(gpu.card)
     for uuid, own in parts.items():
+        if uuid in kept:
+            continue
         kind, now = partitioned_type(own[0][1]), tuple(gpu.mig or "" for _, gpu in own)
         profiles = {one.name: one for one in profiles_of(kind, present=now)}
         instances = tuple(
@@ -129,18 +141,30 @@ def _gpus(machine: Machine, tenants: Sequence[Tenant]) -> Iterable[_Gpu]:
     for i, gpu in enumerate(machine.gpus):
         idle = gpu.healthy and not gpu.cordoned and not any(i in one.gpus for one in tenants)
         if gpu.mig is None and gpu.card is None and idle and (found := profiles_of(gpu.type, gpu.memory)):
-            yield _Gpu(gpu.uuid, gpu.type, found, (), ())
+            yield _Gpu(gpu.uuid, gpu.type, found, (), (), whole=gpu.memory_capacity)
 
 
 def _serve(state: _State, request: str, demand: Demand, evict: bool) -> str | None:
     """Serves a request; or says why it cannot."""
     if demand.gpus != 1 or demand.containers or (demand.mig is None and (must_be_whole(demand) or demand.exclusive)):
         return NOT_FOR_MIG
-    free = [(gpu, one) for gpu in state.gpus.values() for one in gpu.instances if one.is_free and _suits(demand, one)]
+    if demand.use_uuids:
+        return BY_UUID
+    free = [
+        (gpu, one)
+        for gpu in state.gpus.values()
+        for one in gpu.instances
+        if one.is_free and _suits(demand, one, gpu.type)
+    ]
     if free:
         gpu, smallest = min(free, key=lambda way: (way[1].profile.compute, way[1].profile.memory))
         _put(state, replace(gpu, instances=_replaced(gpu.instances, smallest, replace(smallest, serves=request))))
         state.served[request] = gpu.uuid
+        return None
+    unused = [gpu for gpu in state.gpus.values() if not gpu.is_changed and _serves_whole(gpu, demand)]
+    if unused:
+        _put(state, replace(unused[0], profiles=(), whole=MiB(0)))  # it is in use now, and stays as it is
+        state.served[request] = unused[0].uuid
         return None
     ways = [way for gpu in state.gpus.values() if (way := _beside_tenants(gpu, request, demand)) is not None]
     if ways:
@@ -214,7 +238,7 @@ def _new(profile: Profile, demand: Demand, request: str) -> Instance:
 
 def _profile_for(gpu: _Gpu, demand: Demand) -> Profile | None:
     """The smallest profile of a GPU that serves the demand; they are in this order."""
-    return next((one for one in gpu.profiles if _suits(demand, Instance(_named(one, demand), one))), None)
+    return next((one for one in gpu.profiles if _suits(demand, Instance(_named(one, demand), one), gpu.type)), None)
 
 
 def _named(profile: Profile, demand: Demand) -> str:
@@ -222,9 +246,17 @@ def _named(profile: Profile, demand: Demand) -> str:
     return demand.mig if demand.mig is not None and base_name(demand.mig) == profile.name else profile.name
 
 
-def _suits(demand: Demand, instance: Instance) -> bool:
+def _serves_whole(gpu: _Gpu, demand: Demand) -> bool:
+    """Whether a GPU without MIG serves the demand as it is."""
+    is_enough = gpu.whole > 0 and demand.memory <= gpu.whole
+    return demand.mig is None and is_enough and type_allowed(gpu.type, demand.use_types, demand.avoid_types)
+
+
+def _suits(demand: Demand, instance: Instance, gpu_type: str) -> bool:
     profile = instance.profile
     if not may_use(demand, instance.name):
+        return False
+    if not type_allowed(f"{gpu_type} MIG {instance.name}", demand.use_types, demand.avoid_types):
         return False
     if demand.mig is not None:
         return demand.memory <= profile.memory

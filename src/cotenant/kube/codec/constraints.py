@@ -69,7 +69,8 @@ def _constraints_of(
     profile = _read(annotations, PROFILE, parse_profile)
     for one in dialects:
         if one.mode is not None:
-            profile = _read(annotations, one.mode, partial(_check_mode, one)) or profile
+            of_mode = _read(annotations, one.mode, partial(_check_mode, one))
+            profile = profile or of_mode  # the mode names no profile: any serves
     prefixes = tuple(one.type_prefix for one in dialects if one.type_prefix)
     numa = [own_key("one-numa"), *(one.one_numa for one in dialects if one.one_numa is not None)]
     together = [said for key in numa if (said := _read(annotations, key, _truth)) is not None]

@@ -98,6 +98,8 @@ def _from_mig(pod: Json, vgpu: Dialect) -> Json:
         return pod
     if len(named) > 1:
         raise InputError(f"{named[0]} and {named[1]}: expected MIG instances of one profile in a pod; use two pods")
+    if any(vgpu.count in _limits(one) and named[0] not in _limits(one) for kind in kinds for one in spec[kind]):
+        raise InputError(f"{named[0]} and {vgpu.count} in two containers: use two pods, since a profile is of a pod")
     profile = _profile(named[0], prefix)
     annotations = dict(metadata.get("annotations") or {})
     if annotations.setdefault(PROFILE, profile) != profile:
