@@ -138,3 +138,10 @@ def test_the_49th_client_of_a_gpu_is_refused() -> None:
     refused = isolation(demand, Node.of(machine, tenants), [0])
     assert isinstance(refused, Reason)
     assert str(refused) == "needs 1 GPU with a free place for an MPS client; the node has 0"
+
+
+def test_a_job_of_two_gpus_is_never_placed_under_mps() -> None:
+    gpus = tuple(Gpu(uuid=uuid, rungs=rungs_of(EVERYTHING), mps_clients=48) for uuid in "ab")
+    refused = isolation(Demand(gpus=2, rung=Rung.MPS), Node.of(Machine(name="m", gpus=gpus), []), [0, 1])
+    assert isinstance(refused, Reason)
+    assert str(refused).startswith("needs isolation mps for 2 GPUs; each GPU has an MPS control daemon of its own")

@@ -2,15 +2,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of the daemon that use their GPU through MPS, beside jobs that do not, over stand-ins of the driver and MPS."""
 
+import asyncio
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cotenant.cli.client import RefusedByDaemonError
+from cotenant.core.cluster import Node
+from cotenant.core.isolation import Rung
+from cotenant.core.model import Demand, Gpu, Machine
+from cotenant.core.placement.checks import isolation as isolation_check
+from cotenant.core.units import MiB, MilliGpu
+from cotenant.local.isolation import IsolationSettings, JobIsolation, rung_of
+from cotenant.local.journal import JournalError
+from cotenant.local.mps_watch import MpsWatch
+from cotenant.node.devices.compute_modes import ComputeModes
+from cotenant.node.limits import GpuLimit
+from cotenant.node.mps import Crash, Mps
+from cotenant.signals import Signal
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
 from tests.local.mps_machine import (
@@ -28,8 +45,10 @@ from tests.local.mps_machine import (
     survive,
 )
 from tests.native import kit
-from tests.node.mps_kit import command, processes_in
+from tests.node.mps_kit import FileModes, command, processes_in, short_folder
 
+LONG = "600000"
+"""milliseconds: longer than any wait of a test"""
 FAULT = """
 from tests.native.standin_client import *
 begin()
@@ -69,6 +88,8 @@ def test_a_job_through_mps_is_held_to_its_limits_and_says_so(daemon: Daemon) -> 
 def test_jobs_learn_what_holds_them(daemon: Daemon) -> None:
     variables = "env | grep -E '^(COTENANT_ISOLATION|CUDA_MPS_|LD_PRELOAD)' | sort"
     jobs = [daemon.submit("sh", "-c", variables, compute="30%", isolation=rung) for rung in ("mps", "none", None)]
+    pretends = {"COTENANT_ISOLATION": "mps"}
+    jobs.append(daemon.submit("sh", "-c", f"{variables}; true", gpus=0, memory=None, env=pretends))
     said = []
     for job in jobs:
         assert daemon.ended(job.id).code == 0
@@ -79,17 +100,26 @@ def test_jobs_learn_what_holds_them(daemon: Daemon) -> None:
     assert said[1] == {"COTENANT_ISOLATION": "none"}
     assert said[2]["COTENANT_ISOLATION"] == "preload"
     assert "libcotenant.so" in said[2]["LD_PRELOAD"]
+    assert "COTENANT_ISOLATION" not in said[3]  # only the daemon says it
+
+
+def test_a_job_that_makes_a_folder_among_the_sockets_of_mps_does_no_harm(daemon: Daemon) -> None:
+    command = 'mkdir -p "$CUDA_MPS_PIPE_DIRECTORY/x/y"'
+    for _ in range(2):
+        job = daemon.submit("sh", "-c", command, compute="30%", isolation="mps")
+        assert daemon.ended(job.id).code == 0
+        until(lambda: modes(daemon) == [DEFAULT, DEFAULT])
 
 
 def test_a_gpu_under_mps_takes_no_other_jobs_until_the_last_client_is_gone(daemon: Daemon) -> None:
-    mps = submit(daemon, "100", "60000", memory="256MiB", isolation="mps")
+    mps = submit(daemon, "100", LONG, memory="256MiB", isolation="mps")
     until(lambda: holding(daemon, mps.id))
     assert modes(daemon) == [EXCLUSIVE, DEFAULT]
     assert [gpu.mps for gpu in gpus(daemon)] == [True, False]
     assert [gpu.isolation for gpu in gpus(daemon)] == [("mps", "preload", "none"), ("preload", "none")]
-    beside = submit(daemon, "100", "60000", memory="256MiB")
+    beside = submit(daemon, "100", LONG, memory="256MiB")
     assert until(lambda: daemon.job(beside.id).gpus) == (1,)
-    second = submit(daemon, "100", "60000", memory="256MiB", isolation="mps")
+    second = submit(daemon, "100", LONG, memory="256MiB", isolation="mps")
     assert until(lambda: daemon.job(second.id).gpus) == (0,)
     both = submit(daemon, "100", "10", memory="256MiB", gpus=2)
     why = daemon.client.get(f"/v1/jobs/{both.id}/why", dict[str, object])
@@ -124,22 +154,32 @@ def test_an_unknown_rung_is_refused(daemon: Daemon) -> None:
 
 
 def test_tenants_outlive_the_daemon_and_are_found_again(daemon: Daemon) -> None:
-    job = submit(daemon, "100", "60000", memory="256MiB", isolation="mps")
+    job = submit(daemon, "100", LONG, memory="256MiB", isolation="mps")
     until(lambda: holding(daemon, job.id))
+    pretends = {"COTENANT_ISOLATION": "mps"}
+    without = daemon.submit("sleep", "9999", gpus=0, memory=None)
+    until(lambda: daemon.job(without.id).state == "running")
     pid = control_pid(daemon)
     daemon.kill()
-    daemon.up("--isolation-fallback", "refuse", "--isolation", "none")  # other settings do not change what runs
-    assert daemon.job(job.id).isolation == "mps"
-    until(lambda: holding(daemon, job.id))
-    assert (modes(daemon), control_pid(daemon)) == ([EXCLUSIVE, DEFAULT], pid)
-    daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
-    daemon.ended(job.id)
-    daemon.stop()
-    daemon.up("--isolation-fallback", "refuse")
+    spec = daemon.state / "jobs" / without.id / "1" / "spec.json"
+    stored = json.loads(spec.read_text())
+    spec.write_text(json.dumps(stored | {"env": stored["env"] | pretends}))  # the job itself can do that
+    try:
+        daemon.up("--isolation-fallback", "refuse", "--isolation", "none")  # other settings do not change what runs
+        assert daemon.job(job.id).isolation == "mps"
+        until(lambda: holding(daemon, job.id))
+        assert (modes(daemon), control_pid(daemon)) == ([EXCLUSIVE, DEFAULT], pid)
+        assert (daemon.job(without.id).state, daemon.job(without.id).isolation) == ("running", None)
+        for one in (job, without):
+            daemon.client.post(f"/v1/jobs/{one.id}/cancel", JobView)
+            daemon.ended(one.id)
+    finally:
+        daemon.stop()
+        daemon.up("--isolation-fallback", "refuse")
 
 
 def test_a_control_daemon_that_is_killed_under_load_harms_no_job_for_good(daemon: Daemon) -> None:
-    jobs = [submit(daemon, "100", "60000", memory="256MiB", isolation="mps") for _ in range(4)]
+    jobs = [submit(daemon, "100", LONG, memory="256MiB", isolation="mps") for _ in range(4)]
     survive(daemon, jobs, 3)
     await_event(daemon, "the MPS control daemon of GPU", "has ended; stops j-")
     for job in jobs:
@@ -150,7 +190,7 @@ def test_a_control_daemon_that_is_killed_under_load_harms_no_job_for_good(daemon
 
 
 def test_a_fault_is_shown_with_its_culprit_and_the_others_go_on(daemon: Daemon, tmp_path: Path) -> None:
-    good = submit(daemon, "100", "60000", memory="256MiB", isolation="mps")
+    good = submit(daemon, "100", LONG, memory="256MiB", isolation="mps")
     env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
     words = [sys.executable, "-c", FAULT, str(tmp_path / "now")]
     bad = daemon.submit(*words, env=env | {"PYTHONPATH": str(kit.ROOT)}, memory="256MiB", isolation="mps")
@@ -158,7 +198,8 @@ def test_a_fault_is_shown_with_its_culprit_and_the_others_go_on(daemon: Daemon, 
     (tmp_path / "now").touch()
     until(lambda: daemon.job(good.id).attempts == 2)
     until(lambda: holding(daemon, good.id))
-    assert daemon.ended(bad.id).code == 719 % 256
+    ended = daemon.ended(bad.id)  # by itself, or by the daemon, which stops the culprit
+    assert ended.code == 719 % 256 or ended.signal == signal.SIGTERM
     await_event(daemon, "a fault of process", "ended all MPS clients")
 
 
@@ -175,3 +216,52 @@ def test_a_control_daemon_of_somebody_else_closes_the_gpu_and_is_left_alone(daem
     assert modes(daemon) == [DEFAULT, DEFAULT]
     subprocess.run([command()], input=b"quit", env=os.environ | pipes, check=True, timeout=60)
     assert daemon.ended(job.id).code == 0
+
+
+@pytest.mark.parametrize(("default", "rung"), [(Rung.MPS, Rung.MPS), (None, Rung.PRELOAD)])
+def test_a_default_that_is_not_possible_becomes_no_other_rung(tmp_path: Path, default: Rung | None, rung: Rung) -> None:
+    """A job waits for it that was queued before the daemon was started with this default."""
+    gpu = Gpu(uuid=GPU, type="A100", memory=MiB(1024))
+    silent = ComputeModes(SimpleNamespace(NVMLError=RuntimeError))  # so nothing is known of the GPU
+    settings = IsolationSettings(default=default, gpus={"0": Rung.MPS})
+    one = JobIsolation(settings, silent, Machine(name="here", gpus=(gpu,)), preload=True, root=tmp_path, owner="us")
+    assert rung_of(one, None, 1) is rung
+    node = Node.of(one.of_machine(Machine(name="here", gpus=(gpu,))), ())
+    why = isolation_check(Demand(gpus=1, rung=rung_of(one, None, 1)), node, [0])
+    assert str(why) == f"needs 1 GPU with isolation {rung}; the node has 0"
+
+
+def test_a_journal_that_cannot_be_written_does_not_end_the_watch() -> None:
+    with short_folder() as folder:
+        mps = Mps(folder, "us", FileModes(folder / "mode"), command(), answer_s=30)
+        mps.know(GPU, MiB(1024))
+        mps.add("j", GpuLimit(GPU, None, MilliGpu(300)))
+        mps.ready(GPU)
+        heard: list[Crash] = []
+        asyncio.run(watch(mps, folder, heard))
+        # The second is the same crash, told again because the first could not be handled.
+        assert heard == [Crash(GPU, f"the MPS control daemon of GPU {GPU} has ended")] * 2
+        mps.remove("j")
+        mps.step()
+
+
+async def watch(mps: Mps, folder: Path, heard: list[Crash]) -> None:
+    """Until a crash was told twice; the journal fails at the first."""
+    again = asyncio.Event()
+
+    def handle(crash: Crash, _: tuple[str, ...]) -> None:
+        heard.append(crash)
+        if len(heard) == 1:
+            raise JournalError("the disk is full")
+        again.set()
+
+    devices: Any = SimpleNamespace(looked=Signal(), index=lambda _: 0, adjust=lambda: None)
+    tenants: Any = SimpleNamespace(added=Signal(), removed=Signal(), placed={})
+    looks = MpsWatch(mps, devices, tenants, cast(Any, None))
+    looks.crashed.subscribe(handle)
+    os.kill(int((folder / GPU / "pipe" / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
+    running = asyncio.create_task(looks.run())
+    told = asyncio.create_task(again.wait())
+    done, _ = await asyncio.wait({running, told}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    running.cancel()
+    assert done == {told}

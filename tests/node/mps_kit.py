@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cotenant.node.devices.compute_modes import ComputeMode
-from cotenant.node.mps_daemon import CONTROL, MpsDaemon, MpsError
+from cotenant.node.mps_daemon import CONTROL, MpsDaemon
+from cotenant.node.mps_files import MpsError
 from tests.native import kit
 
 UUID = kit.gpu()
@@ -40,7 +41,7 @@ def command() -> Path:
 
 
 def daemon_in(folder: Path, step: Callable[[str], None] = lambda _: None, owner: str = "us") -> MpsDaemon:
-    return MpsDaemon(folder / UUID, UUID, owner, FileModes(folder / "mode"), command(), answer_s=5, step=step)
+    return MpsDaemon(folder / UUID, UUID, owner, FileModes(folder / "mode"), command(), answer_s=30, step=step)
 
 
 def processes_in(folder: Path) -> list[int]:

@@ -44,7 +44,7 @@ LADDER = (Rung.DRIVER, Rung.MPS, Rung.PRELOAD, Rung.NONE)
 
 BY_MPS = (Rung.DRIVER, Rung.MPS)
 """rungs whose tenants are MPS clients"""
-_ONE_GPU = "each GPU has an MPS control daemon of its own, and a process can have only one; request one GPU"
+ONE_GPU = "each GPU has an MPS control daemon of its own, and a process can have only one; request one GPU"
 
 
 class Fallback(StrEnum):
@@ -133,7 +133,7 @@ def choose(wish: Rung, offers: Sequence[Offer], fallback: Fallback, gpus: int = 
     if _is_possible(wish, offers, gpus):
         return Granted(wish)
     one_by_one = gpus > 1 and wish in BY_MPS
-    why = _ONE_GPU if one_by_one else _obstacles(wish, offers)
+    why = ONE_GPU if one_by_one else _obstacles(wish, offers)
     lower = LADDER[LADDER.index(wish) + 1 :] if fallback is Fallback.NEXT and wish in LADDER else ()
     for rung in lower:
         if _is_possible(rung, offers, gpus):

@@ -92,11 +92,13 @@ class JobIsolation:
 
     def granted(self, wish: Rung | None, gpus: int) -> Granted | Refused:
         """What a job gets that wishes for this, or for nothing."""
-        if wish is not None:
-            return choose(wish, self._offers, self._settings.fallback, gpus)
-        default = self._settings.default
-        fallback = Fallback.NEXT if default is None else self._settings.fallback
-        return choose(default or Rung.PRELOAD, self._offers, fallback, gpus)
+        by_default = wish is None and self._settings.default is None
+        fallback = Fallback.NEXT if by_default else self._settings.fallback
+        return choose(self.wanted(wish), self._offers, fallback, gpus)
+
+    def wanted(self, wish: Rung | None) -> Rung:
+        """What a job should have that wishes for this, or for nothing."""
+        return wish or self._settings.default or Rung.PRELOAD
 
     def remarks(self, uuid: str) -> list[str]:
         """Sentences on what MPS does not enforce on a GPU."""
@@ -125,11 +127,11 @@ class JobIsolation:
 
 
 def rung_of(isolation: JobIsolation | None, wish: Rung | None, gpus: int) -> Rung | None:
-    """The rung that placement looks for: what is granted, else what was wished for, which no GPU has."""
+    """The rung that placement looks for: what is granted, else what it should have: it waits until a GPU has that."""
     if isolation is None or not gpus:
         return None
     granted = isolation.granted(wish, gpus)
-    return granted.rung if isinstance(granted, Granted) else wish
+    return granted.rung if isinstance(granted, Granted) else isolation.wanted(wish)
 
 
 def check_wish(isolation: JobIsolation | None, request: JobRequest) -> str | None:

@@ -122,10 +122,11 @@ def _has_slice(placement: Placement) -> bool:
 def supervision(launch: Launch, request: JobRequest, contain: Path | None = None) -> Spec:
     """The specification that the supervisor of a job reads."""
     base = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    wished = {name: value for name, value in request.env.items() if name != ISOLATION}  # only we say what it has
     return Spec(
         argv=list(request.command),
         cwd=request.cwd,
-        env={**base, **request.env, **launch.env},
+        env={**base, **wished, **launch.env},
         cpus=None if launch.cpus is None else list(launch.cpus),
         rlimit_data_mib=launch.rlimit_data_mib,
         memory_mib=launch.memory_mib,

@@ -3,10 +3,14 @@
 """Keeps MPS in step with the tenants of this machine: which jobs are clients, what crashed, which GPUs are closed."""
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from cotenant.core.isolation import Rung
+from cotenant.errors import CotenantError
 from cotenant.local.devices import Devices
+from cotenant.local.events import log_error
 from cotenant.local.launching import Launcher
 from cotenant.local.tenants import PlacedJob, Tenants
 from cotenant.node.mps import LOOK_EVERY_S, Crash, Mps
@@ -35,10 +39,12 @@ class MpsWatch:
         with ThreadPoolExecutor(1, "mps") as thread:
             try:
                 while True:
-                    self._report(await loop.run_in_executor(thread, self._mps.step))
+                    with _logged_errors():
+                        self._report(await loop.run_in_executor(thread, self._mps.step))
                     await asyncio.sleep(LOOK_EVERY_S)
             finally:
-                await asyncio.wrap_future(thread.submit(self._mps.step))
+                with _logged_errors():
+                    await asyncio.wrap_future(thread.submit(self._mps.step))
 
     def fault_of(self, job: str) -> Crash | None:
         """The fault that ended the MPS clients beside a job, or its own."""
@@ -55,7 +61,7 @@ class MpsWatch:
         self._adjust()
 
     def _report(self, crashes: list[Crash]) -> None:
-        closed, crashed = dict(self._mps.closed), {crash.uuid: crash for crash in crashes}
+        closed = dict(self._mps.closed)
         for crash in crashes:
             stopped = " ".join(self._clients_of(crash.uuid))
             then = f"; stops {stopped}" if stopped else ""
@@ -63,7 +69,7 @@ class MpsWatch:
         for uuid, why in closed.items():
             if uuid not in self._told:
                 self.noted.send("mps", None, f"GPU {self._devices.index(uuid)} takes no jobs: {why}")
-            self.crashed.send(crashed.get(uuid, Crash(uuid, why)), self._clients_of(uuid))
+            self.crashed.send(self._mps.crashes.get(uuid, Crash(uuid, why)), self._clients_of(uuid))
         for uuid in self._told.keys() - closed.keys():
             self.noted.send("mps", None, f"GPU {self._devices.index(uuid)} takes jobs again")
         self._told = closed
@@ -83,3 +89,12 @@ class MpsWatch:
             for job, placed in self._tenants.placed.items()
             if index in placed.gpus and placed.placement.job.demand.rung is Rung.MPS
         )
+
+
+@contextmanager
+def _logged_errors() -> Iterator[None]:
+    """An error of one look, such as a full disk, must not end the loop: the next look does what this one could not."""
+    try:
+        yield
+    except (CotenantError, OSError) as error:
+        log_error(f"MPS: {error}")

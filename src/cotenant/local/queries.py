@@ -238,9 +238,10 @@ class Queries:
             gpus = tuple(range(len(self._devices.machine.gpus)))
         slot = Slot(self._devices.machine.name, gpus)
         job = with_stored_compute(self.core_job(record), record)
-        started = attempts.environment_of(self.folder(record)).get(ISOLATION)
-        if started in tuple(Rung):  # what it was started with, though the settings may be others now
-            job = replace(job, demand=replace(job.demand, rung=Rung(started)))
+        if self._resources.isolation is not None and gpus:
+            started = attempts.environment_of(self.folder(record)).get(ISOLATION)
+            if started in tuple(Rung):  # what it was started with, though the settings may be others now
+                job = replace(job, demand=replace(job.demand, rung=Rung(started)))
         return Placement(job, slot)
 
     def missing_gpus(self, record: JobRecord) -> list[int]:

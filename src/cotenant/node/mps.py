@@ -4,13 +4,15 @@
 
 An engine says which tenants there are (`add`, `remove`), calls `ready` before it starts one, and `step` every second.
 If a control daemon or its server crashes, hangs or has a fault, its GPU is closed: the engine stops the tenants, and
-when the last is gone, what is left is ended, the compute mode is restored and the GPU is open again.
+when the last is gone, what is left is ended, the compute mode is restored and the GPU is open again. If a control
+daemon cannot be started, the GPU stays closed for a pause, which doubles with each failure.
 """
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +21,14 @@ from cotenant.core.units import MIB_BYTES, MiB
 from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.launch import percent_of
 from cotenant.node.limits import GpuLimit
-from cotenant.node.mps_daemon import ANSWER_S, Ceiling, Modes, MpsDaemon, MpsError
+from cotenant.node.mps_daemon import ANSWER_S, Ceiling, Modes, MpsDaemon
+from cotenant.node.mps_files import MpsError, MpsUnknownError
 
 LOOK_EVERY_S = 1.0
 ASK_EVERY_S = 5.0
 """between two questions to a control daemon; whether its processes exist is looked at more often"""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+"""that a GPU stays closed after a control daemon could not be started"""
 MOST_OWNERS = 10_000
 """processes whose jobs are remembered"""
 
@@ -49,6 +54,13 @@ class _Running:
     """when it last answered, by the monotonic clock"""
 
 
+class _Pause(NamedTuple):
+    """How long a GPU stays closed after a start that failed, and until when, by the monotonic clock."""
+
+    seconds: float
+    until: float
+
+
 class Mps:
     """`add`, `remove` and `note` are for the thread of the engine; `ready` and `step` wait, and are for others."""
 
@@ -61,8 +73,9 @@ class Mps:
         *,
         answer_s: float = ANSWER_S,
         ask_every_s: float = ASK_EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask_every_s = ask_every_s
+        self._ask_every_s, self._clock = ask_every_s, clock
         self._root, self._owner, self._modes = root, owner, modes
         self._command, self._answer_s = command, answer_s
         self._memory: dict[str, MiB] = {}
@@ -70,6 +83,8 @@ class Mps:
         """by GPU and job"""
         self._daemons: dict[str, MpsDaemon] = {}
         self._running: dict[str, _Running] = {}
+        self._pauses: dict[str, _Pause] = {}
+        """GPUs whose last start failed"""
         self._owners: dict[int, str] = {}
         self._busy = threading.Lock()
         """held while processes are waited for"""
@@ -78,6 +93,8 @@ class Mps:
         """GPUs that belong to MPS: from their first tenant until everything is as it was before"""
         self.closed: dict[str, str] = {}
         """why a GPU takes no tenants, by UUID"""
+        self.crashes: dict[str, Crash] = {}
+        """what closed these GPUs, until they are open again"""
         self.notes: dict[str, str] = {}
         """what is special about the MPS of a GPU, by UUID"""
 
@@ -90,7 +107,11 @@ class Mps:
                 self._root / uuid, uuid, self._owner, self._modes, self._command, answer_s=self._answer_s
             )
             self._memory[uuid], self._tenants[uuid], self._daemons[uuid] = memory, {}, daemon
-            if daemon.is_recorded:
+            try:
+                recorded = daemon.is_recorded
+            except MpsUnknownError:
+                recorded = True  # until a step finds out
+            if recorded:
                 self._up.add(uuid)
 
     def add(self, job: str, limit: GpuLimit) -> None:
@@ -134,41 +155,58 @@ class Mps:
         with self._busy:
             if uuid in self.closed:
                 raise MpsError(self.closed[uuid])
+            starts = uuid not in self._running
             try:
-                if uuid in self._running and not self._daemons[uuid].is_alive():
-                    raise MpsError(f"the MPS control daemon of GPU {uuid} has ended")
-                if uuid not in self._running:
-                    note = self._daemons[uuid].start()
-                    self._running[uuid] = _Running(self._daemons[uuid].log_size())
-                    self.notes.pop(uuid, None)
-                    if note is not None:
-                        self.notes[uuid] = note
+                self._start(uuid) if starts else self._refuse_ended(uuid)
                 self._set_ceiling(uuid)
-            except MpsError as error:
-                self._close(uuid, str(error))
+            except MpsUnknownError:
                 raise
+            except MpsError as error:
+                later = f"; tried again after {self._delay(uuid):g} s" if starts else ""
+                self._close(self._fault_of(uuid) or Crash(uuid, f"{error}{later}"))
+                raise
+            self._pauses.pop(uuid, None)
             self._running[uuid].asked = -math.inf  # its server is about to start
 
     def step(self) -> list[Crash]:
         """Looks after all of them: what crashed, what can be ended because no tenant is left."""
         crashes = []
         for uuid, daemon in list(self._daemons.items()):
-            with self._busy:
+            with self._busy, contextlib.suppress(MpsUnknownError):  # what is not known now is decided at the next step
                 crash = None
                 if uuid not in self.closed and (uuid in self._running or daemon.is_recorded):
                     crash = self._crash_of(uuid, daemon)
                     crash = self._fault_of(uuid) or crash  # in this order: who is found faulty is in the log already
                 if crash is not None:
-                    self._close(uuid, crash.why)
+                    self._close(crash)
                     crashes.append(crash)
                 if not self._tenants[uuid]:
                     self._end(uuid, daemon)
         return crashes
 
     def fault_of(self, job: str) -> Crash | None:
-        """The fault that ended the MPS clients beside a job, or its own; does not wait."""
+        """What ended the MPS clients beside a job, or its own fault, as far as it is known; does not wait."""
         uuids = (uuid for uuid, tenants in self._tenants.items() if job in tenants)
-        return next((crash for uuid in uuids if (crash := self._fault_of(uuid)) is not None), None)
+        found = (self.crashes.get(uuid) or self._fault_of(uuid) for uuid in uuids)
+        return next((crash for crash in found if crash is not None), None)
+
+    def _start(self, uuid: str) -> None:
+        note = self._daemons[uuid].start()
+        self._running[uuid] = _Running(self._daemons[uuid].log_size())
+        self.notes.pop(uuid, None)
+        if note is not None:
+            self.notes[uuid] = note
+
+    def _refuse_ended(self, uuid: str) -> None:
+        if not self._daemons[uuid].is_alive():
+            raise MpsError(f"the MPS control daemon of GPU {uuid} has ended")
+
+    def _delay(self, uuid: str) -> float:
+        """Lets a GPU stay closed after a start that failed; for how many seconds."""
+        before = self._pauses.get(uuid)
+        seconds = SHORTEST_PAUSE_S if before is None else min(2 * before.seconds, LONGEST_PAUSE_S)
+        self._pauses[uuid] = _Pause(seconds, self._clock() + seconds)
+        return seconds
 
     def _fault_of(self, uuid: str) -> Crash | None:
         """A fault is known by the log: clients that end because of it leave no other trace."""
@@ -183,16 +221,23 @@ class Mps:
 
     def _end(self, uuid: str, daemon: MpsDaemon) -> None:
         """Ends the control daemon of a GPU without tenants, and opens the GPU again if nothing is left of it."""
+        pause = self._pauses.get(uuid)
+        paused = pause is not None and self._clock() < pause.until
         try:
             if daemon.is_recorded:
                 daemon.clean()
-            elif uuid in self.closed:
+            elif uuid in self.closed and not paused:
                 daemon.refuse_foreign()
+        except MpsUnknownError:
+            raise
         except MpsError as error:
             self.closed[uuid] = str(error)
             return
         self._running.pop(uuid, None)
+        if paused:
+            return
         self.closed.pop(uuid, None)
+        self.crashes.pop(uuid, None)
         with self._tenants_lock:
             if not self._tenants[uuid]:
                 self._up.discard(uuid)
@@ -204,15 +249,16 @@ class Mps:
         known = self._running.setdefault(uuid, _Running(daemon.log_size()))
         try:
             self._examine(uuid, daemon, known)
+        except MpsUnknownError:
+            raise
         except MpsError as error:
             return Crash(uuid, str(error))
         return None
 
     def _examine(self, uuid: str, daemon: MpsDaemon, known: _Running) -> None:
         """MpsError if something is wrong."""
-        now = time.monotonic()
-        if not daemon.is_alive():
-            raise MpsError(f"the MPS control daemon of GPU {uuid} has ended")
+        now = self._clock()
+        self._refuse_ended(uuid)
         lost = any(not daemon.owns(server) for server in known.servers)
         if not lost and now - known.asked < self._ask_every_s:
             return
@@ -239,6 +285,7 @@ class Mps:
             self._daemons[uuid].limit(ceiling)
             known.ceiling = ceiling
 
-    def _close(self, uuid: str, why: str) -> None:
-        self.closed[uuid] = why
-        self._running.pop(uuid, None)
+    def _close(self, crash: Crash) -> None:
+        """The crash is kept before the control daemon is forgotten, so that `fault_of` always finds one of them."""
+        self.crashes[crash.uuid], self.closed[crash.uuid] = crash, crash.why
+        self._running.pop(crash.uuid, None)

@@ -10,40 +10,42 @@ token is not ours, and is not touched.
 
 import contextlib
 import os
-import re
 import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from cotenant.errors import CotenantError
 from cotenant.node.devices.compute_modes import ComputeMode
 from cotenant.node.limits import write_read_only
+from cotenant.node.mps_files import (
+    TOKEN,
+    MpsError,
+    MpsTimeoutError,
+    MpsUnknownError,
+    content_of,
+    culprits_in,
+    has_variable,
+    mps_error,
+    os_errors_as,
+    processes_with,
+    remove,
+    size_of,
+)
 from cotenant.node.ownership import problem_of_folder
 
 CONTROL = "nvidia-cuda-mps-control"
-TOKEN = "COTENANT_MPS"
-"""the variable by which the control daemon and the servers that it starts are known as ours"""
+PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 ANSWER_S = 10.0
 """after which a control daemon that has not answered is called hung"""
 START_S = 30.0
 QUIT_S = 5
 """seconds that clients have when their control daemon is ended; by then they should have been stopped"""
-LOG_TAIL = 65_536
-"""bytes at the end of the server's log in which the client that caused a fault is looked for"""
 LONGEST_SOCKET = 107
-_FAULT = re.compile(r"fault|fatal|exception", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+")
-_CLIENT = re.compile(r"client (\d+) connected", re.IGNORECASE)
-
-
-class MpsError(CotenantError):
-    """MPS cannot be used on a GPU; the message is a sentence that begins with the GPU or the path."""
 
 
 class Modes(Protocol):
@@ -61,7 +63,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     """which daemon or agent of cotenant started it: there may be several on one machine"""
     token: str
-    mode: int | None
+    mode: ComputeMode | None
     """the compute mode before; None: it could not be read, so it was not changed"""
 
 
@@ -96,32 +98,39 @@ class MpsDaemon:
     def is_recorded(self) -> bool:
         """Whether there may be something of ours to clean up."""
         state = self._state()
-        return self._record.exists() if state is None else state.owner == self._owner
+        return os.path.lexists(self._record) if state is None else state.owner == self._owner
 
     def start(self) -> str | None:
         """Starts it, or finds it running; a sentence if its GPU stays open to processes outside of MPS."""
+        with os_errors_as(f"GPU {self.uuid}: MPS cannot be started"):
+            return self._start()
+
+    def _start(self) -> str | None:
         self._make_folders()
         state = self._state()
         if state is not None and state.owner != self._owner:
             raise MpsError(
                 f"another daemon of cotenant uses GPU {self.uuid} through MPS; end its jobs there, or if it exists no "
-                f"longer, its control daemon with `echo quit | CUDA_MPS_PIPE_DIRECTORY={self.pipe} {CONTROL}`, and "
+                f"longer, its control daemon with `echo quit | {PIPE}={self.pipe} {CONTROL}`, and "
                 f"remove {self._record}"
             )
         if state is not None and self._is_ours(state):
             return None
         if self.is_recorded:
             self.clean()
-        self.refuse_foreign()
+            self._make_folders()
+        else:
+            self.refuse_foreign()
         before = self._modes.mode(self.uuid)
         if before is ComputeMode.PROHIBITED:
             raise MpsError(f"GPU {self.uuid} is in compute mode PROHIBITED; run `nvidia-smi -i {self.uuid} -c DEFAULT`")
         self._step("record")
-        state = _State(owner=self._owner, token=secrets.token_hex(16), mode=None if before is None else int(before))
+        state = _State(owner=self._owner, token=secrets.token_hex(16), mode=before)
         write_read_only(self._record, msgspec.json.encode(state).decode())
         try:
             self._step("mode")
-            exclusive = self._modes.set_mode(self.uuid, ComputeMode.EXCLUSIVE_PROCESS)
+            # A mode that cannot be read could not be restored.
+            exclusive = before is not None and self._modes.set_mode(self.uuid, ComputeMode.EXCLUSIVE_PROCESS)
             self._step("daemon")
             self._launch(state)
             self._step("answer")
@@ -129,32 +138,30 @@ class MpsDaemon:
         except MpsError:
             self.clean()
             raise
-        return None if exclusive else "its compute mode was not changed (only root may), so others can use it, too"
+        if exclusive:
+            return None
+        why = "it cannot be read" if before is None else "only root may"
+        return f"its compute mode was not changed ({why}), so others can use it, too"
 
     def clean(self) -> None:
-        """Ends what is left of it and restores the compute mode; can be called again after it failed or was killed."""
-        state = self._state()
-        if state is not None:
-            self._step("quit")
-            with contextlib.suppress(MpsError):
-                if self._is_ours(state):
-                    self.ask(f"quit -t {QUIT_S}")
-                    _wait_until(lambda: not self._processes(state), QUIT_S + 2)
-            self._step("kill")
-            for pid in self._processes(state):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if not _wait_until(lambda: not self._processes(state), QUIT_S):
-                raise MpsError(f"GPU {self.uuid}: its MPS server cannot be killed")
+        """Ends what is left of it and restores the compute mode; can be called again after it failed or was killed.
+
+        A control daemon that is not ours, or that is not known to be because the record is damaged, keeps its sockets.
+        """
+        with os_errors_as(f"GPU {self.uuid}: MPS cannot be ended"):
+            state = self._state()
+            if state is not None:
+                self._end_processes(state)
+            self.refuse_foreign()
             self._step("restore")
-            if state.mode is not None and not self._modes.set_mode(self.uuid, ComputeMode(state.mode)):
-                raise MpsError(f"GPU {self.uuid}: its compute mode cannot be restored")
-        elif self.is_recorded and self._modes.mode(self.uuid) is ComputeMode.EXCLUSIVE_PROCESS:
-            self._modes.set_mode(self.uuid, ComputeMode.DEFAULT)  # the record is damaged: the mode before is not known
-        for left in self.pipe.glob("*") if self.pipe.is_dir() else ():
-            left.unlink(missing_ok=True)
-        self._step("forget")
-        self._record.unlink(missing_ok=True)
+            if state is not None:
+                if state.mode is not None and not self._modes.set_mode(self.uuid, state.mode):
+                    raise MpsError(f"GPU {self.uuid}: its compute mode cannot be restored")
+            elif self.is_recorded and self._modes.mode(self.uuid) is ComputeMode.EXCLUSIVE_PROCESS:
+                self._modes.set_mode(self.uuid, ComputeMode.DEFAULT)  # the mode before is not known
+            remove(self.pipe)
+            self._step("forget")
+            remove(self._record)
 
     # What it can be asked
 
@@ -167,14 +174,15 @@ class MpsDaemon:
                 input=text,
                 env=self._environment(),
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=self._answer_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise MpsError(f"the MPS control daemon of GPU {self.uuid} does not answer") from None
+            raise MpsTimeoutError(f"the MPS control daemon of GPU {self.uuid} does not answer") from None
         except OSError as error:
-            raise MpsError(f"{self._command} cannot be run: {error.strerror}") from None
+            raise mps_error(f"{self._command} cannot be run", error) from None
         if done.returncode != 0:
             raise MpsError(f"the MPS control daemon of GPU {self.uuid} has ended")
         return done.stdout.split("\n")
@@ -187,7 +195,7 @@ class MpsDaemon:
     def owns(self, pid: int) -> bool:
         """Whether a process is one of ours and has not ended."""
         state = self._state()
-        return state is not None and _has_token(pid, state.token)
+        return state is not None and has_variable(pid, TOKEN, state.token)
 
     def servers(self) -> list[int]:
         """The process IDs of its servers."""
@@ -211,28 +219,11 @@ class MpsDaemon:
 
     def log_size(self) -> int:
         """Bytes of the log of its servers, which is kept when it ends."""
-        try:
-            return (self.logs / "server.log").stat().st_size
-        except OSError:
-            return 0
+        return size_of(self.logs / "server.log")
 
     def culprits(self, since: int) -> tuple[int, ...]:
-        """The clients that caused the last fault, by the log from that byte on; its words differ between versions."""
-        size = self.log_size()
-        if size <= since:
-            return ()
-        try:
-            with open(self.logs / "server.log", "rb") as file:
-                file.seek(max(since, size - LOG_TAIL))
-                lines = file.read(LOG_TAIL).decode(errors="replace").splitlines()
-        except OSError:
-            return ()
-        known = {pid for line in lines for pid in _CLIENT.findall(line)}
-        for line in reversed(lines):
-            named = {int(pid) for pid in known.intersection(_NUMBER.findall(line.partition("]")[2]))}
-            if named and _FAULT.search(line):
-                return tuple(sorted(named))
-        return ()
+        """The clients that caused the last fault, by the log of its servers from that byte on."""
+        return culprits_in(self.logs / "server.log", since)
 
     # Steps
 
@@ -249,15 +240,40 @@ class MpsDaemon:
             raise MpsError(f"{self.pipe}: this path is too long for a socket; COTENANT_RUNTIME names a shorter one")
 
     def refuse_foreign(self) -> None:
-        """MpsError if a control daemon that is not ours answers on the pipe."""
-        try:
-            self.ask("get_server_list")
-        except MpsError:
-            return
+        """MpsError if there is a control daemon on the pipe. Called if ours has ended: it is somebody else's."""
+        pid = self._pid()
+        if pid is None or not has_variable(pid, PIPE, str(self.pipe)):
+            try:
+                self.ask("get_server_list")
+            except MpsTimeoutError:
+                pass  # it is slow, but it exists
+            except MpsUnknownError:
+                raise
+            except MpsError:
+                return
         raise MpsError(
-            f"an MPS control daemon that cotenant did not start answers in {self.pipe}; end it with "
-            f"`echo quit | CUDA_MPS_PIPE_DIRECTORY={self.pipe} {CONTROL}`"
+            f"an MPS control daemon that cotenant did not start uses {self.pipe}; end it with "
+            f"`echo quit | {PIPE}={self.pipe} {CONTROL}`"
         )
+
+    def _end_processes(self, state: _State) -> None:
+        self._step("quit")
+        with contextlib.suppress(MpsError):
+            if self._is_ours(state):
+                self.ask(f"quit -t {QUIT_S}")
+                _wait_until(lambda: not processes_with(state.token), QUIT_S + 2)
+        self._step("kill")
+
+        def gone() -> bool:
+            """A control daemon may start a server before it is killed: each look kills what there is."""
+            found = processes_with(state.token)
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not found
+
+        if not _wait_until(gone, QUIT_S):
+            raise MpsError(f"GPU {self.uuid}: its MPS server cannot be killed")
 
     def _launch(self, state: _State) -> None:
         environment = self._environment() | {"CUDA_VISIBLE_DEVICES": self.uuid, TOKEN: state.token}
@@ -272,8 +288,10 @@ class MpsDaemon:
                 timeout=START_S,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise MpsError(f"GPU {self.uuid}: {CONTROL} cannot be started: {error}") from None
+        except OSError as error:
+            raise mps_error(f"GPU {self.uuid}: {CONTROL} cannot be started", error) from None
+        except subprocess.TimeoutExpired:
+            raise MpsError(f"GPU {self.uuid}: {CONTROL} did not start in {START_S:g} s") from None
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
             raise MpsError(f"GPU {self.uuid}: {CONTROL} did not start: {said[:200] or f'exit code {done.returncode}'}")
@@ -289,12 +307,12 @@ class MpsDaemon:
 
     def _environment(self) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "COTENANT_"))}
-        return own | {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.logs)}
+        return own | {PIPE: str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.logs)}
 
     def _state(self) -> _State | None:
         try:
-            return msgspec.json.decode(self._record.read_bytes(), type=_State)
-        except (OSError, msgspec.MsgspecError):
+            return msgspec.json.decode(content_of(self._record) or b"", type=_State)
+        except msgspec.MsgspecError:
             return None
 
     def _is_ours(self, state: _State) -> bool:
@@ -306,27 +324,15 @@ class MpsDaemon:
 
     def _pid_of(self, state: _State) -> int | None:
         """The process ID of the control daemon on the pipe if it has our token."""
+        pid = self._pid()
+        return pid if pid is not None and has_variable(pid, TOKEN, state.token) else None
+
+    def _pid(self) -> int | None:
+        """The process ID that the control daemon on the pipe has written, which may have ended since."""
         try:
-            pid = int((self.pipe / f"{CONTROL}.pid").read_text())
-        except (OSError, ValueError):
+            return int(content_of(self.pipe / f"{CONTROL}.pid") or b"")
+        except ValueError:
             return None
-        return pid if _has_token(pid, state.token) else None
-
-    def _processes(self, state: _State) -> list[int]:
-        """All processes with our token."""
-        return [pid for pid in _all_pids() if _has_token(pid, state.token)]
-
-
-def _has_token(pid: int, token: str) -> bool:
-    try:
-        content = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # it has ended, or is of another user
-        return False
-    return f"{TOKEN}={token}".encode() in content.split(b"\0")
-
-
-def _all_pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
 def _wait_until(true: Callable[[], bool], seconds: float) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import compute_of, memory_of
-from cotenant.core.isolation import Rung
+from cotenant.core.isolation import BY_MPS, ONE_GPU, Rung
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Reason
 from cotenant.core.placement import topology
 from cotenant.core.placement.check import Check, Floors, GpuColumns, Mask, Reads, enough, plain_text
@@ -116,6 +116,8 @@ def unused(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reaso
 def isolation(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     """GPUs that have the rung of the demand. A GPU under MPS takes tenants through MPS only."""
     gpus, rung, tenants = node.machine.gpus, demand.rung, node.tenants
+    if rung in BY_MPS and demand.gpus > 1:
+        return Reason("isolation", f"needs isolation {rung} for {{gpus}}; {ONE_GPU}", demand.gpus, 1)
     left = [i for i in eligible if rung in gpus[i].rungs]
     if len(left) < demand.gpus:
         return enough(demand, left, "isolation", f"needs {{gpus}} with isolation {rung}; the node has {{available}}")

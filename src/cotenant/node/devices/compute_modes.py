@@ -43,7 +43,7 @@ class ComputeModes:
 
     def mode(self, uuid: str) -> ComputeMode | None:
         found = self._asked("nvmlDeviceGetComputeMode", uuid)
-        return None if found is None else ComputeMode(found)
+        return ComputeMode(found) if found in tuple(ComputeMode) else None
 
     def set_mode(self, uuid: str, mode: ComputeMode) -> bool:
         """Whether it is set now; only root may change it."""
