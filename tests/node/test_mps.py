@@ -56,6 +56,12 @@ def control_pid(folder: Path) -> int:
     return int((folder / UUID / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
 
 
+def end(folder: Path, pid: int) -> None:
+    """Kills a process of MPS, and waits until it is gone."""
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: pid not in processes_in(folder))
+
+
 def test_it_is_started_in_folders_of_its_own_and_leaves_everything_as_it_was(folder: Path) -> None:
     daemon = daemon_in(folder)
     assert daemon.start() is None
@@ -155,7 +161,7 @@ def test_a_damaged_record_leaves_no_gpu_in_exclusive_mode(folder: Path) -> None:
     pid = control_pid(folder)
     (folder / UUID / "state.json").chmod(0o600)
     (folder / UUID / "state.json").write_text("{")
-    os.kill(pid, signal.SIGKILL)
+    end(folder, pid)
     assert daemon.is_recorded
     daemon.clean()
     assert mode(folder) is ComputeMode.DEFAULT
@@ -193,7 +199,7 @@ def test_a_crash_closes_the_gpu_until_its_tenants_are_gone_and_limits_are_right_
     with started(folder, HOLD, **mps.variables(limit(256))) as process:
         line_of(process)
         assert mps.step() == []
-        os.kill(control_pid(folder), signal.SIGKILL)
+        end(folder, control_pid(folder))
         assert mps.step() == [Crash(UUID, f"the MPS control daemon of GPU {UUID} has ended")]
         assert mps.step() == []  # it is told once
         with pytest.raises(MpsError, match="has ended"):
@@ -217,8 +223,7 @@ def test_a_server_that_ends_under_its_clients_is_a_crash(folder: Path) -> None:
         line_of(process)
         assert mps.step() == []
         (server,) = daemon_in(folder).servers()
-        os.kill(server, signal.SIGKILL)
-        until(lambda: server not in processes_in(folder))
+        end(folder, server)
         assert [crash.why for crash in mps.step()] == [f"the MPS server of GPU {UUID} has ended"]
         finish(process, "\n")
 
