@@ -240,7 +240,7 @@ class MpsDaemon:
             raise MpsError(f"{self.pipe}: this path is too long for a socket; COTENANT_RUNTIME names a shorter one")
 
     def refuse_foreign(self) -> None:
-        """MpsError if there is a control daemon on the pipe. Called if ours has ended: it is somebody else's."""
+        """MpsError if there is a control daemon on the pipe: to be called if ours has ended."""
         pid = self._pid()
         if pid is None or not has_variable(pid, PIPE, str(self.pipe)):
             try:
