@@ -35,8 +35,10 @@ def until_last_use(fixture: str, cluster: AbstractContextManager[T]) -> Iterator
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     yield
+    if nextitem is not None and nextitem.path == item.path:  # fixtures of the module may still use a cluster
+        return
     tests = item.session.items
     later = tests[tests.index(item) + 1 :]
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:  # other groups have other test processes

@@ -43,6 +43,7 @@ HOST = {"cpu": "Insufficient cpu", "host-memory": "Insufficient memory"}
 """checks that kube-scheduler makes itself, and its words"""
 
 ONE_POD = "replicas start together, and a pod is one"
+BY_RUNG = "jobs name rungs of the isolation ladder, which a pod cannot"
 BY_LOT = "lots are drawn, and filter and bind must agree"
 LEARNS = "the policy weighs what is usually asked for, which the table dictates and the scheduler learns"
 UNTOLD = "the table dictates how fast workloads are together, which the scheduler cannot be told"
@@ -71,6 +72,11 @@ LEFT_OUT = {
     "beside whom it is felt least (coscheml)": UNTOLD,
     "beside whom it is felt least (iadeep)": UNTOLD,
     "a gang starts together or not at all (spread)": ONE_POD,
+    "a gpu under MPS takes tenants through MPS only (binpack)": BY_RUNG,
+    "a rung that the gpu does not have (binpack)": BY_RUNG,
+    "MPS has a limited number of clients (binpack)": BY_RUNG,
+    "a job without MPS keeps the gpu from MPS (spread)": BY_RUNG,
+    "a gpu belongs to MPS until its control daemon has ended (spread)": BY_RUNG,
     "the least free gpu that fits, as gpushare's design shows (random)": BY_LOT,
 }
 
@@ -81,7 +87,7 @@ def without_host(scenario: Scenario) -> Scenario:
     for job, slot in running(scenario):
         bare = bare.seat(replace(job, demand=of_gpus(job.demand)), slot)
     queue = tuple(replace(job, demand=of_gpus(job.demand)) for job in scenario.queue)
-    return replace(scenario, cluster=bare, queue=queue, known=Knowledge())
+    return replace(scenario, cluster=bare, queue=queue, known=Knowledge(inventory=scenario.known.inventory))
 
 
 def of_gpus(demand: Demand) -> Demand:
@@ -97,6 +103,8 @@ def why_not(scenario: Scenario, policy: str) -> str | None:
     bare = without_host(scenario)
     if any(job.replicas > 1 for job in jobs(scenario)):
         return ONE_POD
+    if any(job.demand.rung is not None for job in jobs(scenario)):
+        return BY_RUNG
     if policy == "random":
         return BY_LOT
     if policy in BY_MIX:
