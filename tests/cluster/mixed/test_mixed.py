@@ -219,6 +219,9 @@ def fake_node(engine: Engine, machine: Machine, vendor: Vendor = Vendor.NVIDIA, 
             "status": {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]},
         },
     )
+    # The API server taints new nodes as not ready; pods would go to another one until a controller has seen it.
+    node = f"/api/v1/nodes/{machine.name}"
+    wait_for(f"{machine.name} to take pods", lambda: not engine.cluster.get(node)["spec"].get("taints"))
 
 
 def cards(name: str, memory: int, count: int = 2, **each: Any) -> Machine:
