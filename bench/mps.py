@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from bench.harness import Figure, at_most, benchmark
 from tests.local.daemon import until
-from tests.local.mps_machine import DEFAULT, modes, mps_machine, output, submit, survive
+from tests.local.mps_machine import DEFAULT, modes, mps_machine, survive
+from tests.local.standin_machine import output, submit_probe
 from tests.native import kit
 
 KILLS, TENANTS = 20, 8
@@ -21,11 +22,11 @@ def mps_restarts() -> Iterator[Figure]:
     how = f"{KILLS} kills, {TENANTS} jobs; stand-ins, no real GPU"
     wrong = 0
     with mps_machine() as daemon:
-        jobs = [submit(daemon, "100", "600000", memory="256MiB", isolation="mps") for _ in range(TENANTS)]
+        jobs = [submit_probe(daemon, "100", "600000", memory="256MiB", isolation="mps") for _ in range(TENANTS)]
         took = []
         for _ in range(KILLS):
             took += survive(daemon, jobs, 1)
-            beyond = submit(daemon, "300", "10", memory="256MiB", isolation="mps")
+            beyond = submit_probe(daemon, "300", "10", memory="256MiB", isolation="mps")
             daemon.ended(beyond.id)
             wrong += kit.values(output(daemon, beyond.id))["allocated"] != OVER_THE_LIMIT
         daemon.clear()

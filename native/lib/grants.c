@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory that is granted while the slice runs. An allocation that does not fit now, and may fit soon, is announced in
-// this process's slot as wanted; whoever grants memory sees it there and raises the limit, after it has lowered that of
-// others.
+// this process's slot as wanted. The process that grants memory reads it there and raises the limit, after it has
+// lowered the limits of other slices.
 
 #define _GNU_SOURCE
 #include <time.h>
@@ -32,8 +32,8 @@ static uint64_t patience(int device, uint64_t used, uint64_t bytes) {
     return is_within(load(&ct_limits_now[device].most), used, bytes) ? CT_GRANT_SECONDS * SECOND : 0;
 }
 
-// The slot's number is the sum of what the threads of this process want. What no account has counts, too: whoever
-// grants memory adds the number to the accounts.
+// The number in the slot is the sum of what the threads of this process want. It includes memory that is in use and in
+// no account, because the process that grants memory adds the number to the accounts.
 static void want(int device, uint32_t *announced, uint32_t mib) {
     _Atomic uint32_t *wanted = &ct_my_slot()->wanted[device];
     if (mib > *announced) atomic_fetch_add(wanted, mib - *announced);

@@ -16,10 +16,10 @@
 //   end
 //
 // memory and host are bytes; memory=none is no limit. compute is thousandths of the GPU, 1 to 1000; 1000 is no limit.
-// request is there if the limit on memory is granted anew while the slice runs: memory is what it may use now, request
+// request is there if the limit on memory changes while the slice runs: memory is what it may use now, request
 // what it is guaranteed, most what it could be granted at present. Then an allocation beyond memory and within request or
 // most waits until memory is raised, at most CT_REQUEST_SECONDS or CT_GRANT_SECONDS; and each allocation reads the file again after it is
-// announced, so whoever lowers memory and then reads the region knows all that was allocated before. A slice has request
+// announced, so a process that lowers memory and then reads the region knows all that was allocated before. A slice has request
 // from its start or never.
 // paused=1 holds launches back on that GPU while the file was written or touched in the last CT_PAUSE_SECONDS: the
 // agent touches it every second, so that no tenant waits for ever if the agent is killed. `default` applies to GPUs

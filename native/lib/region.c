@@ -195,8 +195,8 @@ static uint64_t limit_of(int device, enum ct_where where) {
     return atomic_load_explicit(limit, memory_order_relaxed);
 }
 
-// A limit that is granted anew while the slice runs is read after the bytes are announced: whoever lowers it reads the
-// region afterwards, so one of the two sees what the other did.
+// If the limit can change while the slice runs, it is read after the bytes are announced. The process that lowers it reads
+// the region afterwards, so one of the two sees what the other did.
 // If it cannot be read, it may have been lowered: nothing more fits.
 static uint64_t limit_in_force(int device, enum ct_where where) {
     if (where == CT_DEVICE && atomic_load_explicit(&ct_limits_now[device].request, memory_order_relaxed) &&

@@ -3,18 +3,15 @@
 """A daemon on two GPUs, the first of which has MPS, over the stand-ins of the driver and of MPS."""
 
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from cotenant.wire.local import GpuView, JobView
 from tests.local.daemon import Daemon, until
+from tests.local.standin_machine import standin_machine
 from tests.native import kit
 from tests.native.standins import client as over_standin
 from tests.node.mps_kit import processes_in
@@ -36,30 +33,14 @@ for index in (0, 1):
 @contextmanager
 def mps_machine() -> Iterator[Daemon]:
     """Its second GPU is too old for MPS. Afterwards nothing of it is left."""
-    state = Path(tempfile.mkdtemp(prefix="ct"))  # the path of a socket must be short
-    one = Daemon(state, *OPTIONS)
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setenv("COTENANT_RUNTIME", str(state / "run"))
-        changed.setenv("COTENANT_LIBRARY", str(kit.library()))
-        changed.setenv("LD_LIBRARY_PATH", str(kit.standin()))
-        changed.setenv("PATH", f"{kit.mps()}:{os.environ['PATH']}")
-        changed.setenv("STANDIN_STATE", str(state / "gpus"))
-        changed.setenv("STANDIN_DEVICES", "2")
-        changed.setenv("STANDIN_CAPABILITY", "8.0,3.0")
-        one.up("--isolation-fallback", "refuse")
-        try:
-            yield one
-        finally:
-            one.clear()
-            one.stop()
-            for pid in processes_in(state):
-                os.kill(pid, signal.SIGKILL)
-            shutil.rmtree(state, ignore_errors=True)
+    settings = {"PATH": f"{kit.mps()}:{os.environ['PATH']}", "STANDIN_DEVICES": "2", "STANDIN_CAPABILITY": "8.0,3.0"}
+    with standin_machine(settings, "--isolation-fallback", "refuse", options=OPTIONS, end=_kill_processes) as one:
+        yield one
 
 
-def submit(daemon: Daemon, *words: str, **request: object) -> JobView:
-    env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
-    return daemon.submit(str(kit.program("run_probe")), *words, env=env, **request)
+def _kill_processes(folder: Path) -> None:
+    for pid in processes_in(folder):
+        os.kill(pid, signal.SIGKILL)
 
 
 def modes(daemon: Daemon) -> list[int]:
@@ -77,10 +58,6 @@ def await_event(daemon: Daemon, *parts: str) -> None:
     told = next(stream)
     while not any(all(part.encode() in line for part in parts) for line in told.splitlines()):
         told += next(stream)
-
-
-def output(daemon: Daemon, job: str) -> str:
-    return b"".join(daemon.client.lines(f"/v1/jobs/{job}/log?follow=0")).decode()
 
 
 def control_pid(daemon: Daemon) -> int:

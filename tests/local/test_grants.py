@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs whose limits are above their requests, with a real daemon over the stand-in driver: a GPU of 4 GiB."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +12,7 @@ from cotenant.cli.client import RefusedByDaemonError
 from cotenant.cli.jobs import describe
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
+from tests.local.standin_machine import environment, standin_machine
 from tests.native import kit
 
 CARD_MIB = 4096
@@ -22,21 +20,8 @@ CARD_MIB = 4096
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Daemon]:
-    state = Path(tempfile.mkdtemp(prefix="ct"))
-    one = Daemon(state)
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setenv("COTENANT_RUNTIME", str(state / "run"))
-        changed.setenv("COTENANT_LIBRARY", str(kit.library()))
-        changed.setenv("LD_LIBRARY_PATH", str(kit.standin()))
-        changed.setenv("STANDIN_STATE", str(state / "gpus"))
-        changed.setenv("STANDIN_MEMORY_MIB", str(CARD_MIB))
-        try:
-            one.up("--policy", "binpack")
-            yield one
-        finally:
-            one.clear()
-            one.stop()
-            shutil.rmtree(state, ignore_errors=True)
+    with standin_machine({"STANDIN_MEMORY_MIB": str(CARD_MIB)}, "--policy", "binpack") as one:
+        yield one
 
 
 @pytest.fixture
@@ -47,12 +32,7 @@ def daemon(running: Daemon) -> Iterator[Daemon]:
 
 def submit(daemon: Daemon, mib: int, memory: str, **request: object) -> JobView:
     """A job that allocates once, and then computes until it is cancelled."""
-    env = {
-        "LD_LIBRARY_PATH": str(kit.standin()),
-        "STANDIN_STATE": str(daemon.state / "gpus"),
-        "STANDIN_MEMORY_MIB": str(CARD_MIB),
-        "STANDIN_BACKING": "none",
-    }
+    env = {**environment(daemon), "STANDIN_MEMORY_MIB": str(CARD_MIB), "STANDIN_BACKING": "none"}
     command = [str(kit.program("run_probe")), str(mib), "600000"]
     return daemon.submit(*command, env=env, memory=memory, **request)
 

@@ -3,12 +3,9 @@
 """Jobs of the daemon on MIG instances, over the stand-in driver: which instance they get, and what they see of it."""
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,8 +16,7 @@ from cotenant.cli.mig import mig
 from cotenant.errors import CotenantError
 from cotenant.wire.local import GpuView, JobView, MigPlan
 from tests.local.daemon import Daemon, until
-from tests.local.test_vgpu import output, submit
-from tests.native import kit
+from tests.local.standin_machine import environment, output, standin_machine, submit_probe, values
 
 pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
 A100 = "NVIDIA A100-SXM4-40GB"
@@ -30,24 +26,9 @@ LARGE = "MIG-00000000-0000-0000-0002-000000000001"
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """Two cards: one with a small and a large instance, and one without MIG."""
-    state = Path(tempfile.mkdtemp(prefix="ct"))
-    one = Daemon(state)
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setenv("COTENANT_RUNTIME", str(state / "run"))
-        changed.setenv("COTENANT_LIBRARY", str(kit.library()))
-        changed.setenv("LD_LIBRARY_PATH", str(kit.standin()))
-        changed.setenv("STANDIN_STATE", str(state / "gpus"))
-        changed.setenv("STANDIN_DEVICES", "2")
-        changed.setenv("STANDIN_MEMORY_MIB", "40960")
-        changed.setenv("STANDIN_NAMES", A100)
-        changed.setenv("STANDIN_MIG", "1g.5gb/3g.20gb,-")
-        try:
-            one.up("--policy", "binpack")
-            yield one
-        finally:
-            one.clear()
-            one.stop()
-            shutil.rmtree(state, ignore_errors=True)
+    cards = {"STANDIN_DEVICES": "2", "STANDIN_MEMORY_MIB": "40960", "STANDIN_NAMES": A100}
+    with standin_machine({**cards, "STANDIN_MIG": "1g.5gb/3g.20gb,-"}, "--policy", "binpack") as one:
+        yield one
 
 
 def gpus(client: Client) -> list[GpuView]:
@@ -71,36 +52,39 @@ def test_instances_are_listed_with_their_profile_and_card(daemon: Daemon) -> Non
 
 
 def test_a_job_by_profile_has_the_instance_to_itself_and_the_next_says_what_it_waits_for(daemon: Daemon) -> None:
-    first = submit(daemon, "5000", "60000", mig="1g.5gb", memory=None)
+    first = submit_probe(daemon, "5000", "60000", mig="1g.5gb", memory=None)
     until(lambda: daemon.job(first.id).memory_used_mib)
-    second = submit(daemon, "10", "10", mig="1g.5gb", memory=None)
+    second = submit_probe(daemon, "10", "10", mig="1g.5gb", memory=None)
     assert daemon.job(first.id).gpus == (0,)
     waits = until(lambda: daemon.job(second.id).reason)
     assert "needs 1 free MIG instance of profile 1g.5gb; the node has 0 free" in waits
     cancelled(daemon, first)
-    assert (daemon.ended(second.id).code, output(daemon, second.id)["total"]) == (0, 5120)
+    assert (daemon.ended(second.id).code, values(daemon, second.id)["total"]) == (0, 5120)
 
 
 def test_a_job_sees_its_instance_by_its_uuid(daemon: Daemon) -> None:
     job = daemon.submit("sh", "-c", "echo $CUDA_VISIBLE_DEVICES", mig="3g.20gb")
     daemon.ended(job.id)
-    assert b"".join(daemon.client.lines(f"/v1/jobs/{job.id}/log?follow=0")).decode().strip() == LARGE
+    assert output(daemon, job.id).strip() == LARGE
 
 
 def test_jobs_by_memory_share_the_smallest_instance_and_are_held_to_their_limits(daemon: Daemon) -> None:
-    holds = submit(daemon, "900", "60000", memory="1GiB")
+    holds = submit_probe(daemon, "900", "60000", memory="1GiB")
     until(lambda: daemon.job(holds.id).memory_used_mib)
-    too_much = submit(daemon, "1100", "10", memory="1GiB", compute="5%")
-    large = submit(daemon, "6000", "10", memory="8GiB")
+    too_much = submit_probe(daemon, "1100", "10", memory="1GiB", compute="5%")
+    large = submit_probe(daemon, "6000", "10", memory="8GiB")
     assert [daemon.ended(job.id).code for job in (too_much, large)] == [0, 0]
     assert [daemon.job(job.id).gpus for job in (holds, too_much, large)] == [(0,), (0,), (1,)]
-    assert (output(daemon, too_much.id)["total"], output(daemon, too_much.id)["allocated"]) == (1024, 2)
-    assert output(daemon, large.id)["allocated"] == 0
+    assert (values(daemon, too_much.id)["total"], values(daemon, too_much.id)["allocated"]) == (
+        1024,
+        2,
+    )
+    assert values(daemon, large.id)["allocated"] == 0
     cancelled(daemon, holds)
 
 
 def test_a_job_without_amounts_gets_a_whole_gpu(daemon: Daemon) -> None:
-    job = submit(daemon, "10", "10", memory=None)
+    job = submit_probe(daemon, "10", "10", memory=None)
     assert daemon.ended(job.id).code == 0
     assert daemon.job(job.id).gpus == (2,)
 
@@ -108,13 +92,13 @@ def test_a_job_without_amounts_gets_a_whole_gpu(daemon: Daemon) -> None:
 @pytest.mark.parametrize(("profile", "words"), [("2g.10gb", "can never run here"), ("big", "is not a MIG profile")])
 def test_a_profile_that_is_not_there_is_refused_at_once(daemon: Daemon, profile: str, words: str) -> None:
     with pytest.raises(CotenantError, match=words):
-        submit(daemon, "10", "10", mig=profile)
+        submit_probe(daemon, "10", "10", mig=profile)
 
 
 def test_a_plan_says_which_layout_would_serve_what_waits(daemon: Daemon) -> None:
-    runs = submit(daemon, "100", "60000", mig="1g.5gb", memory=None)
+    runs = submit_probe(daemon, "100", "60000", mig="1g.5gb", memory=None)
     until(lambda: daemon.job(runs.id).gpus)
-    waits = submit(daemon, "10", "10", mig="1g.5gb", memory=None)
+    waits = submit_probe(daemon, "10", "10", mig="1g.5gb", memory=None)
     os.environ["COTENANT_STATE"] = str(daemon.state)
     result = CliRunner().invoke(mig, ["plan", "--want", "2g.10gb", "-o", "json"])
     assert result.exit_code == 0, result.output
@@ -131,13 +115,13 @@ def test_a_plan_says_which_layout_would_serve_what_waits(daemon: Daemon) -> None
 
 
 def test_a_layout_that_changes_disturbs_no_job_and_new_instances_are_used(daemon: Daemon) -> None:
-    runs = submit(daemon, "100", "60000", mig="1g.5gb")
+    runs = submit_probe(daemon, "100", "60000", mig="1g.5gb")
     until(lambda: daemon.job(runs.id).memory_used_mib)
     partition(daemon, "1g.5gb/2g.10gb")
     until(lambda: len(gpus(daemon.client)) == 4)
     assert [gpu.healthy for gpu in gpus(daemon.client)] == [True, False, True, True]
     assert gpus(daemon.client)[1].fault == "this MIG instance was removed"
-    new = submit(daemon, "9000", "10", mig="2g.10gb", memory=None)
+    new = submit_probe(daemon, "9000", "10", mig="2g.10gb", memory=None)
     assert (daemon.ended(new.id).code, daemon.job(new.id).gpus) == (0, (3,))
     assert daemon.job(runs.id).state == "running"
     cancelled(daemon, runs)
@@ -145,5 +129,5 @@ def test_a_layout_that_changes_disturbs_no_job_and_new_instances_are_used(daemon
 
 def partition(daemon: Daemon, layout: str) -> None:
     code = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').standinPartition(0, sys.argv[1].encode())"
-    env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
+    env = environment(daemon)
     subprocess.run([sys.executable, "-c", code, layout], env=env, check=True)

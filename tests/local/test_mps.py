@@ -40,10 +40,9 @@ from tests.local.mps_machine import (
     holding,
     modes,
     mps_machine,
-    output,
-    submit,
     survive,
 )
+from tests.local.standin_machine import output, submit_probe
 from tests.native import kit
 from tests.node.mps_kit import FileModes, command, processes_in, short_folder
 
@@ -77,7 +76,7 @@ def daemon(started: Daemon) -> Iterator[Daemon]:
 
 
 def test_a_job_through_mps_is_held_to_its_limits_and_says_so(daemon: Daemon) -> None:
-    fits, too_much = (submit(daemon, mib, "10", memory="256MiB", isolation="mps") for mib in ("200", "300"))
+    fits, too_much = (submit_probe(daemon, mib, "10", memory="256MiB", isolation="mps") for mib in ("200", "300"))
     ended = [daemon.ended(job.id) for job in (fits, too_much)]
     assert [job.code for job in ended] == [0, 0]
     assert [kit.values(output(daemon, job.id))["allocated"] for job in ended] == [0, 2]
@@ -112,16 +111,16 @@ def test_a_job_that_makes_a_folder_among_the_sockets_of_mps_does_no_harm(daemon:
 
 
 def test_a_gpu_under_mps_takes_no_other_jobs_until_the_last_client_is_gone(daemon: Daemon) -> None:
-    mps = submit(daemon, "100", LONG, memory="256MiB", isolation="mps")
+    mps = submit_probe(daemon, "100", LONG, memory="256MiB", isolation="mps")
     until(lambda: holding(daemon, mps.id))
     assert modes(daemon) == [EXCLUSIVE, DEFAULT]
     assert [gpu.mps for gpu in gpus(daemon)] == [True, False]
     assert [gpu.isolation for gpu in gpus(daemon)] == [("mps", "preload", "none"), ("preload", "none")]
-    beside = submit(daemon, "100", LONG, memory="256MiB")
+    beside = submit_probe(daemon, "100", LONG, memory="256MiB")
     assert until(lambda: daemon.job(beside.id).gpus) == (1,)
-    second = submit(daemon, "100", LONG, memory="256MiB", isolation="mps")
+    second = submit_probe(daemon, "100", LONG, memory="256MiB", isolation="mps")
     assert until(lambda: daemon.job(second.id).gpus) == (0,)
-    both = submit(daemon, "100", "10", memory="256MiB", gpus=2)
+    both = submit_probe(daemon, "100", "10", memory="256MiB", gpus=2)
     why = daemon.client.get(f"/v1/jobs/{both.id}/why", dict[str, object])
     assert "GPUs under MPS take no such job; the node has 1" in str(why["reasons"])
     for job in (mps, second, beside):
@@ -144,7 +143,7 @@ def test_a_wish_that_cannot_be_granted_is_refused_with_the_reason(
     daemon: Daemon, request_: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(RefusedByDaemonError, match=sentence.replace(".", r"\.")):
-        submit(daemon, "1", "1", **request_)
+        submit_probe(daemon, "1", "1", **request_)
 
 
 def test_an_unknown_rung_is_refused(daemon: Daemon) -> None:
@@ -154,7 +153,7 @@ def test_an_unknown_rung_is_refused(daemon: Daemon) -> None:
 
 
 def test_tenants_outlive_the_daemon_and_are_found_again(daemon: Daemon) -> None:
-    job = submit(daemon, "100", LONG, memory="256MiB", isolation="mps")
+    job = submit_probe(daemon, "100", LONG, memory="256MiB", isolation="mps")
     until(lambda: holding(daemon, job.id))
     pretends = {"COTENANT_ISOLATION": "mps"}
     without = daemon.submit("sleep", "9999", gpus=0, memory=None)
@@ -179,18 +178,18 @@ def test_tenants_outlive_the_daemon_and_are_found_again(daemon: Daemon) -> None:
 
 
 def test_a_control_daemon_that_is_killed_under_load_harms_no_job_for_good(daemon: Daemon) -> None:
-    jobs = [submit(daemon, "100", LONG, memory="256MiB", isolation="mps") for _ in range(4)]
+    jobs = [submit_probe(daemon, "100", LONG, memory="256MiB", isolation="mps") for _ in range(4)]
     survive(daemon, jobs, 3)
     await_event(daemon, "the MPS control daemon of GPU", "has ended; stops j-")
     for job in jobs:
         daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
-    limited = submit(daemon, "300", "10", memory="256MiB", isolation="mps")
+    limited = submit_probe(daemon, "300", "10", memory="256MiB", isolation="mps")
     daemon.ended(limited.id)
     assert kit.values(output(daemon, limited.id))["allocated"] == 2  # the limit holds after the restarts
 
 
 def test_a_fault_is_shown_with_its_culprit_and_the_others_go_on(daemon: Daemon, tmp_path: Path) -> None:
-    good = submit(daemon, "100", LONG, memory="256MiB", isolation="mps")
+    good = submit_probe(daemon, "100", LONG, memory="256MiB", isolation="mps")
     env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
     words = [sys.executable, "-c", FAULT, str(tmp_path / "now")]
     bad = daemon.submit(*words, env=env | {"PYTHONPATH": str(kit.ROOT)}, memory="256MiB", isolation="mps")
@@ -210,7 +209,7 @@ def test_a_control_daemon_of_somebody_else_closes_the_gpu_and_is_left_alone(daem
         Path(made).mkdir(parents=True, exist_ok=True, mode=0o700)
     until(lambda: not processes_in(daemon.state))
     subprocess.run([command(), "-d"], env=os.environ | pipes, check=True, timeout=60)
-    job = submit(daemon, "100", "10", memory="256MiB", isolation="mps")
+    job = submit_probe(daemon, "100", "10", memory="256MiB", isolation="mps")
     until(lambda: "that cotenant did not start" in (gpus(daemon)[0].fault or ""))
     until(lambda: daemon.job(job.id).state == "queued")
     assert modes(daemon) == [DEFAULT, DEFAULT]

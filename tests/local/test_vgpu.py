@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of the daemon on NVIDIA GPUs are held to their slices by the vGPU library, over the stand-in driver."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,35 +12,14 @@ from cotenant.node.company import SliceProcess, read_list
 from cotenant.node.limits import read_limits, write_read_only
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
+from tests.local.standin_machine import standin_machine, submit_probe, values
 from tests.native import kit
 
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    state = Path(tempfile.mkdtemp(prefix="ct"))
-    one = Daemon(state)
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setenv("COTENANT_RUNTIME", str(state / "run"))
-        changed.setenv("COTENANT_LIBRARY", str(kit.library()))
-        changed.setenv("LD_LIBRARY_PATH", str(kit.standin()))
-        changed.setenv("STANDIN_STATE", str(state / "gpus"))
-        changed.setenv("STANDIN_DEVICES", "2")
-        try:
-            one.up("--policy", "binpack")
-            yield one
-        finally:
-            one.clear()
-            one.stop()
-            shutil.rmtree(state, ignore_errors=True)
-
-
-def submit(daemon: Daemon, *words: str, **request: object) -> JobView:
-    env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
-    return daemon.submit(str(kit.program("run_probe")), *words, env=env, **request)
-
-
-def output(daemon: Daemon, job: str) -> dict[str, int]:
-    return kit.values(b"".join(daemon.client.lines(f"/v1/jobs/{job}/log?follow=0")).decode())
+    with standin_machine({"STANDIN_DEVICES": "2"}, "--policy", "binpack") as one:
+        yield one
 
 
 def slices(daemon: Daemon) -> list[Path]:
@@ -50,15 +27,15 @@ def slices(daemon: Daemon) -> list[Path]:
 
 
 def test_a_job_sees_its_slice_and_no_more_is_to_be_had(daemon: Daemon) -> None:
-    fits, too_much = (submit(daemon, mib, "10", memory="256MiB") for mib in ("200", "300"))
+    fits, too_much = (submit_probe(daemon, mib, "10", memory="256MiB") for mib in ("200", "300"))
     assert [daemon.ended(job.id).code for job in (fits, too_much)] == [0, 0]
-    assert [output(daemon, job.id)["total"] for job in (fits, too_much)] == [256, 256]
-    assert [output(daemon, job.id)["allocated"] for job in (fits, too_much)] == [0, 2]
+    assert [values(daemon, job.id)["total"] for job in (fits, too_much)] == [256, 256]
+    assert [values(daemon, job.id)["allocated"] for job in (fits, too_much)] == [0, 2]
     assert slices(daemon) == []
 
 
 def test_show_says_what_is_held_and_what_went_wrong(daemon: Daemon) -> None:
-    job = submit(daemon, "100", "60000", memory="256MiB", compute="50%", priority=-1)
+    job = submit_probe(daemon, "100", "60000", memory="256MiB", compute="50%", priority=-1)
     (folder,) = until(lambda: slices(daemon))
     held = daemon.job(job.id).enforcement
     assert held[0].startswith("memory: 256 MiB on each GPU, by the vGPU library")
@@ -74,7 +51,7 @@ def test_show_says_what_is_held_and_what_went_wrong(daemon: Daemon) -> None:
 
 
 def test_the_processes_of_a_job_are_listed_for_it_while_they_run(daemon: Daemon) -> None:
-    jobs = [submit(daemon, "100", "60000", memory="256MiB", compute="30%") for _ in range(2)]
+    jobs = [submit_probe(daemon, "100", "60000", memory="256MiB", compute="30%") for _ in range(2)]
     until(lambda: all(listed(daemon, job) for job in jobs))
     pids = [[one.host_pid for one in listed(daemon, job)] for job in jobs]
     commands = [Path(f"/proc/{own[0]}/cmdline").read_bytes() for own in pids]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from cotenant.conformance.report import Device, Result, Row, Rung
 from cotenant.conformance.running import ClientError, Runner, Slice
@@ -48,6 +49,8 @@ class Bench:
     device: Device
     effort: Effort
     unlimited: Slice = field(default_factory=lambda: Slice(rung=Rung.NONE))
+    _filled: dict[Rung, dict[str, Any]] = field(default_factory=dict)
+    _costs: dict[Rung, dict[str, float]] = field(default_factory=dict)
 
     @property
     def limit_mib(self) -> int:
@@ -64,17 +67,23 @@ class Bench:
         """The time on the GPU of all launches of a spinning client without limits and neighbours."""
         return self.spin_ms(self.unlimited)
 
-    @cached_property
-    def unlimited_costs(self) -> dict[str, float]:
-        return self.costs(self.unlimited)
-
     def spin_ms(self, place: Slice) -> float:
         work = "spin", self.effort.launches, self.rounds
         return statistics.median(float(self.runner.run(place, *work)["device_ms"]) for _ in range(self.effort.repeats))
 
-    def costs(self, place: Slice) -> dict[str, float]:
-        found = [self.runner.run(place, "costs") for _ in range(self.effort.repeats)]
-        return {name: statistics.median(float(one[name]) for one in found) for name in found[0]}
+    def filled(self, rung: Rung) -> dict[str, Any]:
+        """What a client found that took all the memory of its slice."""
+        if rung not in self._filled:
+            self._filled[rung] = self.runner.run(Slice(rung=rung, memory_mib=self.limit_mib), "memory")
+        return self._filled[rung]
+
+    def costs(self, rung: Rung) -> dict[str, float]:
+        """Nanoseconds of calls."""
+        if rung not in self._costs:
+            place = self.unlimited if rung is Rung.NONE else Slice(rung=rung, memory_mib=self.limit_mib)
+            found = [self.runner.run(place, "costs") for _ in range(self.effort.repeats)]
+            self._costs[rung] = {name: statistics.median(float(one[name]) for one in found) for name in found[0]}
+        return self._costs[rung]
 
 
 class SkippedError(Exception):
@@ -136,20 +145,20 @@ def _is_filled(percent: float) -> bool:
 
 def _memory_limit(bench: Bench, rung: Rung) -> Finding:
     limit = bench.limit_mib
-    got = bench.runner.run(Slice(rung=rung, memory_mib=limit), "memory")
+    got = bench.filled(rung)
     percent = 100 * got["got_mib"] / limit
     return percent, _is_filled(percent), f"{got['got_mib']} of {limit} MiB"
 
 
 def _memory_shown(bench: Bench, rung: Rung) -> Finding:
     limit = bench.limit_mib
-    got = bench.runner.run(Slice(rung=rung, memory_mib=limit), "memory")
+    got = bench.filled(rung)
     shown = got["total_mib"], got["info_mib"]
     return float(shown[0]), shown == (limit, limit), f"the limit is {limit} MiB"
 
 
 def _memory_refusal(bench: Bench, rung: Rung) -> Finding:
-    got = bench.runner.run(Slice(rung=rung, memory_mib=bench.limit_mib), "memory")
+    got = bench.filled(rung)
     return got["refusal_ns"] / 1000, None, f"{got['refused']} allocations beyond the limit were refused"
 
 
@@ -272,7 +281,7 @@ def _fault_neighbour(bench: Bench, rung: Rung) -> str:
 
 def _added(name: str, per: float) -> Callable[[Bench, Rung], Finding]:
     def measure(bench: Bench, rung: Rung) -> Finding:
-        cost, before = bench.costs(Slice(rung=rung, memory_mib=bench.limit_mib))[name], bench.unlimited_costs[name]
+        cost, before = bench.costs(rung)[name], bench.costs(Rung.NONE)[name]
         return (cost - before) / per, None, f"{before / per:.3g} without the library"
 
     return measure

@@ -123,7 +123,14 @@ class Engine:
             stopping=self.stopping.is_set,
         )
 
-        # Which part hears what. A signal calls its listeners at once, in the order of these lines.
+        self.mps = None
+        if resources.isolation is not None:
+            self.mps = MpsWatch(resources.isolation.mps, self._devices, self._tenants, self._launcher)
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        """Connects the parts. A signal calls its listeners at once, in the order of these lines."""
+        resources = self._resources
         self._devices.changed.subscribe(self._tenants.replace_machine)
         self._devices.changed.subscribe(self._admission.replace_machine)
         self._devices.changed.subscribe(lambda machine: self._learner.machines_changed(inventory_of([machine])))
@@ -132,9 +139,7 @@ class Engine:
         if resources.slices is not None:
             self._devices.looked.subscribe(resources.slices.list_processes)
         self._runs.changed.subscribe(self._on_run_change)
-        self.mps = None
-        if resources.isolation is not None:
-            self.mps = MpsWatch(resources.isolation.mps, self._devices, self._tenants, self._launcher)
+        if self.mps is not None:
             self.mps.crashed.subscribe(self._on_mps_crash)
             self.mps.noted.subscribe(self.events.record)
         self._tenants.added.subscribe(self._tuner.add)
