@@ -131,6 +131,7 @@ Examples:
     callback=gpu_isolation,
     help="Reserve a GPU, by index or UUID, for jobs with one isolation; repeatable.",
 )
+@age_option("--history", "Keep samples of GPUs and jobs for this long; 0s records none. Default: 1d.")
 @age_option("--keep-for", "Every hour, remove the files of jobs that ended longer ago than this.")
 @size_option("--keep-size", "Every hour, remove the oldest files of ended jobs beyond this size.")
 def up(
@@ -151,6 +152,7 @@ def up(
     isolation: str | None,
     isolation_fallback: str,
     gpu_isolation: dict[str, Rung],
+    history: float | None,
     keep_for: float | None,
     keep_size: int | None,
 ) -> None:
@@ -161,6 +163,7 @@ def up(
     if detach and running is None:
         _detach()
         return
+    from cotenant.history.store import DAY_S
     from cotenant.local.daemon import Options, check, run
     from cotenant.local.isolation import IsolationSettings
 
@@ -179,6 +182,7 @@ def up(
         tls=tls,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        history_s=DAY_S if history is None else history,
         keep=PruneRequest(older_than_s=keep_for, keep_bytes=keep_size),
         isolation=IsolationSettings(
             default=None if isolation is None else Rung(isolation),

@@ -11,6 +11,7 @@ from cotenant.core.placement.ranking import Draw
 from cotenant.core.sharing.speeds import Belief
 from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import Seconds
+from cotenant.history.store import History
 from cotenant.local import attempts
 from cotenant.local.isolation import JobIsolation
 from cotenant.local.job_slices import JobSlices
@@ -44,6 +45,8 @@ class Resources:
     """the slices of real GPUs; None: the GPUs are simulated"""
     isolation: JobIsolation | None = None
     """the isolation ladder of NVIDIA GPUs; None: other GPUs"""
+    history: History | None = None
+    """samples of the last day; None: nothing is recorded"""
     launch: Callable[[Path], None] = attempts.launch
     """starts the supervisor of a run folder; tests replace it"""
 

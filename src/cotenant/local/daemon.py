@@ -22,6 +22,7 @@ from cotenant.core.placement.policies import QUEUES, build_policy
 from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import MiB, Seconds, parse_memory
 from cotenant.errors import CotenantError, InputError
+from cotenant.history.store import DAY_S, History, HistoryError, Limits
 from cotenant.local.api import application
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
@@ -51,6 +52,8 @@ HEAD_S = 20.0
 """seconds within which a connection must send a complete request head"""
 SHED_EVERY_S = 1.0
 """between two checks of the number of connections"""
+HISTORY = "history.db"
+"""in the state folder"""
 DEVICES = "devices"
 """the journal's key for the vendor of the GPUs"""
 SIMULATED = "simulated"
@@ -83,6 +86,8 @@ class Options:
     tls_key: Path | None = None
     keep: PruneRequest = KEEP_ALL
     """which folders of ended jobs are removed every hour"""
+    history_s: float = DAY_S
+    """seconds for which samples of GPUs and tenants are kept; 0: none are recorded"""
     isolation: IsolationSettings = BY_DEFAULT
     """what holds jobs on NVIDIA GPUs to their limits"""
 
@@ -97,6 +102,7 @@ def run(options: Options) -> None:
         sockets = list(open_sockets(options, stack))
         backend = _backend(options, journal)
         stack.callback(backend.close)
+        notes: list[str] = []
         owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
         count = len(backend.machine().gpus) if backend.vendor is Vendor.SIMULATED else 0
         engines = {gpu: options.state / f"engine-{gpu}.sock" for gpu in range(count)}
@@ -110,6 +116,7 @@ def run(options: Options) -> None:
             containment=find_containment(owner),
             slices=slices,
             isolation=_isolation(options, backend, slices),
+            history=_history(options, stack, notes),
         )
         settings = Settings(
             policy=options.policy,
@@ -120,7 +127,21 @@ def run(options: Options) -> None:
             keep=options.keep,
         )
         engine = Engine(resources, settings)
+        engine.queries.notes += notes
         asyncio.run(serve(engine, options, sockets, certificate))
+
+
+def _history(options: Options, stack: ExitStack, notes: list[str]) -> History | None:
+    """The history of the last day. The daemon also works without it, and then a note says why."""
+    if options.history_s == 0:
+        return None
+    try:
+        limits = Limits(keep_s=options.history_s)
+        return stack.enter_context(History.open(options.state / HISTORY, limits))
+    except HistoryError as error:
+        notes.append(f"no history is recorded: {error}")
+        log_error(notes[-1])
+        return None
 
 
 def _backend(options: Options, journal: Journal) -> Backend:

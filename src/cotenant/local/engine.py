@@ -52,6 +52,7 @@ from cotenant.local.mps_watch import MpsWatch
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.pruning import EndedJob, Pruner
 from cotenant.local.queries import OVERTOOK, Queries, UnknownError
+from cotenant.local.recording import record_history
 from cotenant.local.runs import Runs
 from cotenant.local.supervisor import Exit, locked
 from cotenant.local.tenants import Tenants
@@ -319,6 +320,8 @@ class Engine:
         watching = self._devices.watch(lambda: self._tenants.running(baseline))
         more = [] if slices is None else [slices.watch(), self._grants.watch()]
         more += [] if self.mps is None else [self.mps.run()]
+        if self._resources.history is not None:
+            more.append(record_history(self._resources.history, self.queries, self._tenants))
         helpers = [
             asyncio.create_task(helper)
             for helper in (

@@ -13,15 +13,16 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self, Unpack
 
 import msgspec
 
 from cotenant.errors import CotenantError
+from cotenant.history.database import Kind, open_database, plain_errors
 from cotenant.local.lifecycle import STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
-from cotenant.local.supervisor import look_at, sync_folder
+from cotenant.local.supervisor import look_at
 from cotenant.node.ownership import problem_of_file
 
 EVENTS_KEPT = 10_000
@@ -71,6 +72,9 @@ class JournalError(CotenantError):
     """The journal cannot be opened, read or written."""
 
 
+KIND = Kind("journal", JournalError, MIGRATIONS, "no accepted job is lost")
+
+
 class JournalEvent(NamedTuple):
     """An event; ids increase."""
 
@@ -95,7 +99,7 @@ class Journal:
         """Opens or creates a journal; one that is in use, damaged or of a newer version is refused and not changed."""
         lock = _take_lock(path)
         try:
-            return cls(path, lock, _open_database(path))
+            return cls(path, lock, open_database(path, KIND))
         except BaseException:
             os.close(lock)
             raise
@@ -236,7 +240,7 @@ class Journal:
         return [record for row in rows if (record := _record(row)) is not None]
 
     def _rows(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        with self._turn, _plain_errors(self._path, "read"):
+        with self._turn, plain_errors(self._path, KIND, "read"):
             return self._database.execute(query, values).fetchall()
 
     @contextmanager
@@ -246,7 +250,7 @@ class Journal:
             if self._depth:
                 yield
                 return
-            with _plain_errors(self._path, "write"):
+            with plain_errors(self._path, KIND, "write"):
                 self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._database.execute("BEGIN IMMEDIATE")
                 self._depth = 1
@@ -311,80 +315,6 @@ def _lives(pid: str) -> bool:
 
 def _holder(lock: int) -> str:
     return os.pread(lock, 20, 0).decode(errors="replace") or "unknown"
-
-
-def _open_database(path: Path) -> sqlite3.Connection:
-    """Opens the database, checks it, and migrates it to the current schema."""
-    existed = path.exists() and path.stat().st_size > 0
-    with _plain_errors(path, "open"):
-        # Mode 0600, because requests contain environments, which may contain secrets. SQLite's other files copy it.
-        with suppress(OSError):  # SQLite reports the problem with a better message
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
-    try:
-        with _plain_errors(path, "open"):
-            _check(path, database)
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA journal_size_limit = 16777216")
-            database.execute("PRAGMA synchronous = FULL")
-            _migrate(database)
-            if not existed:
-                sync_folder(str(path.parent))
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _check(path: Path, database: sqlite3.Connection) -> None:
-    """Refuses a journal of a newer version or with damaged content."""
-    version = database.execute("PRAGMA user_version").fetchone()[0]
-    if version > len(MIGRATIONS):
-        raise JournalError(
-            f"the journal {path} has schema version {version}, this cotenant knows versions up to {len(MIGRATIONS)}: "
-            "it was written by a newer cotenant; use that version"
-        )
-    problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if problem != "ok":
-        raise _damaged(path, problem)
-
-
-def _migrate(database: sqlite3.Connection) -> None:
-    """Runs the missing steps, each in a transaction."""
-    for version in range(database.execute("PRAGMA user_version").fetchone()[0], len(MIGRATIONS)):
-        database.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[version]}; PRAGMA user_version = {version + 1}; COMMIT;")
-
-
-@contextmanager
-def _plain_errors(path: Path, doing: str) -> Iterator[None]:
-    """Turns SQLite's errors into messages that say what to do."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        code = error.sqlite_errorcode & 0xFF  # the upper bits are extended codes
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise _damaged(path, str(error)) from error
-        if not isinstance(error, sqlite3.OperationalError):
-            raise  # a mistake in our own SQL
-        hint = _HINTS.get(code, "check the disk and the permissions of the folder")
-        raise JournalError(f"cannot {doing} the journal {path}: {error}; {hint}; no accepted job is lost") from error
-
-
-def _damaged(path: Path, problem: str) -> JournalError:
-    found = problem.splitlines()[0]
-    return JournalError(
-        f"the journal {path} is damaged ({found}); it was left as it is: restore a copy of it, or move it away to "
-        "start with an empty one"
-    )
-
-
-_HINTS = {
-    sqlite3.SQLITE_FULL: "free some space on that disk",
-    sqlite3.SQLITE_IOERR: "free some space on that disk, or check whether it works",
-    sqlite3.SQLITE_READONLY: "the daemon must be allowed to write to the file and its folder",
-    sqlite3.SQLITE_CANTOPEN: "the daemon must be allowed to write to that folder",
-    sqlite3.SQLITE_BUSY: "another program has it open; stop that program",
-}
 
 
 def _name_in(request: bytes) -> str | None:

@@ -114,6 +114,16 @@ class Queries:
             return [self._view(record, waiting) for record in found]
         return [replaced(self._view(record, waiting), request=replaced(request_of(record), env={})) for record in found]
 
+    def active(self) -> list[JobView]:
+        """The jobs that hold a slot."""
+        waiting = self._wait_reasons()
+        return [self._view(self._journal.job(job), waiting) for job in sorted(self._tenants.placed)]
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs in the queue."""
+        return len(self._queue)
+
     def job(self, name: str) -> JobView:
         """A job by its id, or the newest one of that name, with all details."""
         record = self.find(name)
