@@ -32,7 +32,7 @@ HARDENED = (
 """for the library, which runs inside every job; a sanitizer checks the same and more. Only functions with arrays are
 protected: to protect each whose locals have an address would cost every launch 1.6 ns, of 7"""
 STANDIN = ("libcuda.so.1", "libnvidia-ml.so.1")
-IN_BOTH = ("state.c", "cards.c", "mig.c", "ledger.c", "clock.c", "engine.c", "gates.c")
+IN_BOTH = ("state.c", "cards.c", "mig.c", "partitions.c", "ledger.c", "clock.c", "engine.c", "gates.c")
 """sources of the stand-in driver that NVML needs too; its own begin with nvml, all others are CUDA's"""
 OTHER_VENDORS = {"libcndev.so": "cndev.c", "librocm_smi64.so": "rocm_smi.c"}
 """management libraries of other vendors over the same state: one source each, with observed.c and those of IN_BOTH"""

@@ -81,15 +81,24 @@ void si_give_back(struct si_state *state, unsigned slot) {
 
 uint64_t si_most[SI_DEVICES];
 
+// The processes of a cgroup with a limit come one at a time, so that together they never have more.
+static bool take(struct si_state *state, unsigned me, int device, uint64_t bytes) {
+    if (SI_LIKELY(!state->partitions)) return change(state, me, me, device, (int64_t)bytes);
+    si_lock();
+    bool fits = si_has_room(state, me, device, bytes) && change(state, me, me, device, (int64_t)bytes);
+    si_unlock();
+    return fits;
+}
+
 bool si_charge(int device, uint64_t bytes) {
     unsigned me = (unsigned)si_claim_slot();
     struct si_state *state = si_mapped;
     if (bytes > state->set.memory[device]) return false;
     if (si_most[device] && state->slot[me].bytes[device] + bytes > si_most[device]) return false;
-    if (SI_LIKELY(change(state, me, me, device, (int64_t)bytes))) return true;
+    if (SI_LIKELY(take(state, me, device, bytes))) return true;
     if (state->living == 1) return false;
     si_reap();
-    return change(state, me, me, device, (int64_t)bytes);
+    return take(state, me, device, bytes);
 }
 
 void si_uncharge(int device, uint64_t bytes) {

@@ -274,7 +274,8 @@ API(cuMemGetInfo_v2)(size_t *free, size_t *total) {
     TRY(si_ready());
     struct si_state *state = si_mapped;
     if (__builtin_expect(atomic_load_explicit(&state->living, memory_order_relaxed) > 1, 0)) si_reap();
-    uint64_t used = si_level(si_current->device), all = state->set.memory[si_current->device];
+    uint64_t used, all;
+    si_visible_memory(si_current->device, &all, &used);
     if (free) *free = all - used;
     if (total) *total = all;
     return CUDA_SUCCESS;

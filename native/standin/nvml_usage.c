@@ -64,12 +64,15 @@ API(nvmlDeviceGetMemoryInfo)(nvmlDevice_t device, nvmlMemory_t *memory) {
     return NVML_SUCCESS;
 }
 
+// Unlike the older one, it tells a process in a cgroup with a limit of its own part.
 API(nvmlDeviceGetMemoryInfo_v2)(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     nvmlMemory_t plain;
+    uint64_t total, used;
     if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t result = si_nvmlDeviceGetMemoryInfo(device, &plain);
     if (result != NVML_SUCCESS) return result;
-    memory->total = plain.total, memory->used = plain.used, memory->free = plain.free, memory->reserved = 0;
+    si_visible_memory(si_index(device), &total, &used);
+    memory->total = total, memory->used = used, memory->free = total - used, memory->reserved = 0;
     return NVML_SUCCESS;
 }
 

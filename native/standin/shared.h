@@ -32,6 +32,8 @@
 #define SI_UUID 41
 #define SI_PROFILE 24 // room for a MIG profile
 #define SI_LAYOUT 256 // room for the profiles of one card
+#define SI_PARTITIONS 128 // limits on the memory of cgroups
+#define SI_GROUP 256      // room for the path of a cgroup
 #define SI_NVLINKS 18 // of one device
 #define SI_NEVER UINT64_MAX
 #define SI_LIKELY(x) __builtin_expect(!!(x), 1)
@@ -62,6 +64,16 @@ struct si_slot {
     _Atomic uint64_t bytes[SI_DEVICES];
     _Atomic uint16_t uses[SI_DEVICES]; // it has or had a context there
     _Atomic uint16_t mps;              // it is a client of MPS
+    char group[SI_GROUP];              // its cgroup, below the mount point of version 2
+};
+
+// A limit on the memory that all processes of a cgroup have together on one device.
+struct si_partition {
+    uint64_t inode; // of the cgroup; 0: unused
+    int32_t device;
+    uint32_t root; // bytes of the path that are the mount point
+    char path[SI_GROUP];
+    uint64_t soft, hard;
 };
 
 enum si_item_state { SI_PENDING, SI_RUNNING, SI_DONE };
@@ -179,6 +191,8 @@ struct si_state {
     struct si_change reaping;
     struct si_slot slot[SI_SLOTS + 1];
     struct si_share share[SI_SHARES];
+    _Atomic uint32_t partitions; // no partition at or above this was ever used
+    struct si_partition partition[SI_PARTITIONS];
     struct si_party party[SI_PARTIES];
     struct si_lane lane[SI_LANES];
 };
@@ -210,6 +224,15 @@ bool si_is_partitioned(int card);
 bool si_is_instance(int device);
 int si_card_of(int device); // of an instance; a card is its own
 int si_instances(int card, int found[SI_DEVICES]); // those that this process can see
+
+// partitions.c; the lock is held
+void si_own_group(char path[SI_GROUP]); // of the calling process
+bool si_has_room(struct si_state *state, unsigned slot, int device, uint64_t bytes);
+// The limit on a cgroup, or NULL; if it is `wanted`, it is made, or NULL if the path is no cgroup.
+struct si_partition *si_group_limit(struct si_state *state, int device, const char *path, bool wanted);
+uint64_t si_partition_used(struct si_state *state, const struct si_partition *partition);
+// What the calling process is told of a device: all of it, or its part.
+void si_visible_memory(int device, uint64_t *total, uint64_t *used); // takes the lock
 
 // ledger.c
 extern uint64_t si_most[SI_DEVICES]; // bytes that this process may use; 0: no limit

@@ -40,10 +40,10 @@
 //   CUDA_MPS_PIPE_DIRECTORY   folder of the MPS control daemon (mps_control.py); without one, the process is no client
 //   CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT   limits of a client of MPS
 //   STANDIN_BACKING      real (default: allocations are memory that can be copied) or none (addresses only, fast)
-//   STANDIN_DRIVER       CUDA version that is claimed (12090)
+//   STANDIN_DRIVER       CUDA version that is claimed (12090); from 13040 on, NVML limits the memory of cgroups
 //   STANDIN_FAULTS       "cuMemAlloc_v2=2@3,cuLaunchKernel=719": from its third call on cuMemAlloc_v2 answers 2, ...;
 //                        "...@3-5": only from the third to the fifth
-//   STANDIN_UNPRIVILEGED NVML refuses to change the compute mode, as it does for all but root
+//   STANDIN_UNPRIVILEGED NVML refuses to change compute modes, memory limits and MIG instances, as it does for all but root
 //   STANDIN_UNTOLD       from so many answers on NVML does not tell the memory of processes
 //   STANDIN_MISSING      "cuMemAllocAsync,...": cuGetProcAddress does not know these
 //   STANDIN_LOG          file to which each call of a function that is not implemented is written, a line each

@@ -306,6 +306,7 @@ int si_claim_slot(void) {
         if (state->slot[slot].used || !hold(slot)) continue;
         struct si_slot *mine = &state->slot[slot];
         name_slot(mine);
+        si_own_group(mine->group);
         owner = getpid();
         memset((void *)mine->uses, 0, sizeof mine->uses);
         mine->mps = 0;

@@ -63,7 +63,12 @@ def test_a_gpu_with_everything_has_every_rung_of_the_ladder(rung: Rung) -> None:
         (
             Rung.DRIVER,
             Offer(cuda=13_040, mps=True, capability=(9, 0)),
-            "GPU 0 has memory partitioning, which this version of cotenant does not set",
+            "GPU 0 has memory partitioning, which cannot be used here: it was not tried",
+        ),
+        (
+            Rung.DRIVER,
+            Offer(cuda=13_040, mps=True, capability=(9, 0), failure="Insufficient Permissions"),
+            "GPU 0 has memory partitioning, which cannot be used here: Insufficient Permissions",
         ),
     ],
 )

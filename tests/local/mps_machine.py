@@ -31,9 +31,10 @@ for index in (0, 1):
 
 
 @contextmanager
-def mps_machine() -> Iterator[Daemon]:
+def mps_machine(**more: str) -> Iterator[Daemon]:
     """Its second GPU is too old for MPS. Afterwards nothing of it is left."""
-    settings = {"PATH": f"{kit.mps()}:{os.environ['PATH']}", "STANDIN_DEVICES": "2", "STANDIN_CAPABILITY": "8.0,3.0"}
+    path = f"{kit.mps()}:{os.environ['PATH']}"
+    settings = {"PATH": path, "STANDIN_DEVICES": "2", "STANDIN_CAPABILITY": "8.0,3.0", **more}
     with standin_machine(settings, "--isolation-fallback", "refuse", options=OPTIONS, end=_kill_processes) as one:
         yield one
 

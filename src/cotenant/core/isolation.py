@@ -64,7 +64,9 @@ class Offer:
     cuda: int | None = None
     """CUDA version of the driver, 12090 for 12.9; None: unknown"""
     partitioning: bool = False
-    """whether this engine sets the memory limits of the driver"""
+    """whether a limit of the driver on the memory of a cgroup could be set in a trial"""
+    failure: str = "it was not tried"
+    """why the trial failed"""
     mps: bool = False
     """whether the MPS control daemon is installed"""
     preload: bool = False
@@ -88,6 +90,11 @@ class Refused(NamedTuple):
     """Why no rung was granted, in one sentence."""
 
     why: str
+
+
+def uses_mps(rung: Rung | None) -> bool:
+    """Whether tenants of a rung are MPS clients."""
+    return rung in BY_MPS
 
 
 def most_clients(capability: Capability | None) -> int:
@@ -167,7 +174,7 @@ def _no_partitioning(offer: Offer) -> str | None:
     if offer.cuda is None or offer.cuda < PARTITIONING_SINCE:
         known = "an unknown CUDA version" if offer.cuda is None else f"CUDA {_version(offer.cuda)}"
         return f"has a driver of {known}, and memory partitioning needs CUDA {_version(PARTITIONING_SINCE)} or later"
-    return None if offer.partitioning else "has memory partitioning, which this version of cotenant does not set"
+    return None if offer.partitioning else f"has memory partitioning, which cannot be used here: {offer.failure}"
 
 
 def _dotted(capability: Capability) -> str:

@@ -40,6 +40,7 @@ from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.devices.vendors import REAL, Vendor
 from cotenant.node.launch import Paths
 from cotenant.node.measurement import OBSERVE_S
+from cotenant.node.partitions import find_partitions
 from cotenant.node.shares import find_shares
 from cotenant.wire.local import KEEP_ALL, PruneRequest
 
@@ -175,7 +176,15 @@ def _isolation(options: Options, backend: Backend, slices: JobSlices | None) -> 
         return None
     root = slices.root.parent / "mps"
     preload = slices.library is not None
-    return JobIsolation(settings, backend.modes, backend.machine(), preload=preload, root=root, owner=slices.owner)
+    return JobIsolation(
+        settings,
+        backend.modes,
+        backend.machine(),
+        partitions=find_partitions(slices.owner, backend.memory_limits),
+        preload=preload,
+        root=root,
+        owner=slices.owner,
+    )
 
 
 async def serve(

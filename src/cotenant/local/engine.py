@@ -149,6 +149,8 @@ class Engine:
         self._tenants.removed.subscribe(self._grants.remove)
         # The tuner forgets a job last: saving its history and measuring it read from the tuner.
         self._tenants.removed.subscribe(resources.containment.remove)
+        if resources.isolation is not None:
+            self._tenants.removed.subscribe(resources.isolation.forget)
         self._tenants.removed.subscribe(resources.shares.remove)
         self._tenants.removed.subscribe(self._save_tuning_history)
         self._tenants.removed.subscribe(self.interference.remove)
@@ -278,6 +280,8 @@ class Engine:
                 self.queries.placement(record), request_of(record), record.attempts, started=record.started
             )
         self._resources.containment.sweep(self._tenants.placed)
+        if self._resources.isolation is not None:
+            self._resources.isolation.sweep(self._tenants.placed)
         self._resources.shares.sweep(self._tenants.placed)
         if self._resources.slices is not None:
             self._resources.slices.sweep(self._tenants.placed)

@@ -3,11 +3,12 @@
 """The isolation ladder on one machine: what its GPUs have, what a job gets, and the control daemons of MPS."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cotenant.core.isolation import (
+    PARTITIONING_SINCE,
     Fallback,
     Granted,
     Offer,
@@ -18,12 +19,14 @@ from cotenant.core.isolation import (
     mps_limits_clients,
     obstacle,
     rungs_of,
+    uses_mps,
 )
 from cotenant.core.model import Gpu, Machine
-from cotenant.errors import InputError
+from cotenant.errors import DeviceError, InputError
 from cotenant.node.devices.compute_modes import ComputeModes
 from cotenant.node.mps import Mps
 from cotenant.node.mps_daemon import CONTROL
+from cotenant.node.partitions import Partitions
 from cotenant.wire.local import JobRequest, demand_of
 
 UNLIMITED = (
@@ -56,11 +59,14 @@ class JobIsolation:
         modes: ComputeModes,
         machine: Machine,
         *,
+        partitions: Partitions | None = None,
         preload: bool,
         root: Path,
         owner: str,
     ) -> None:
         self._settings, self._modes, self._preload = settings, modes, preload
+        self.partitions = partitions
+        """limits of the driver on the memory of jobs; None: this engine sets none"""
         found = shutil.which(CONTROL)
         self._has_mps = found is not None
         self._known: dict[str, Offer] = {}
@@ -100,6 +106,22 @@ class JobIsolation:
         """What a job should have that wishes for this, or for nothing."""
         return wish or self._settings.default or Rung.PRELOAD
 
+    def held_by_driver(self) -> Partitions:
+        """The limits of the driver; only for jobs that were granted that rung."""
+        if self.partitions is None:
+            raise DeviceError("isolation driver: this daemon sets no limits of the driver")
+        return self.partitions
+
+    def forget(self, job: str) -> None:
+        """A job has ended: its limit of the driver goes."""
+        if self.partitions is not None:
+            self.partitions.groups.remove(job)
+
+    def sweep(self, alive: Collection[str]) -> None:
+        """The limits of the driver of all jobs that are not alive go."""
+        if self.partitions is not None:
+            self.partitions.groups.sweep(alive)
+
     def remarks(self, uuid: str) -> list[str]:
         """Sentences on what MPS does not enforce on a GPU."""
         offer, note = self._known.get(uuid), self.mps.notes.get(uuid)
@@ -112,9 +134,13 @@ class JobIsolation:
         if known is not None:
             return known
         facts = self._modes.facts(gpu.uuid)
+        tried = self.partitions is not None and facts.cuda is not None and facts.cuda >= PARTITIONING_SINCE
+        failure = self.partitions.obstacle(gpu.uuid) if tried and self.partitions is not None else Offer().failure
         offer = Offer(
             capability=facts.capability,
             cuda=facts.cuda,
+            partitioning=failure is None,
+            failure=failure or "",
             mps=self._has_mps,
             preload=self._preload,
             mig=facts.mig,
@@ -150,7 +176,7 @@ def check_wish(isolation: JobIsolation | None, request: JobRequest) -> str | Non
         )
     demand = demand_of(request)
     elastic = demand.memory_limit is not None or demand.compute_limit is not None
-    if elastic and (granted.rung is Rung.MPS or wish is Rung.NONE):
+    if elastic and (uses_mps(granted.rung) or wish is Rung.NONE):
         raise InputError(f"isolation {granted.rung}: a limit above the request needs isolation preload")
     return None if wish is None else granted.note
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cotenant.core.isolation import Rung
+from cotenant.core.isolation import Rung, uses_mps
 from cotenant.core.model import Machine, Placement
 from cotenant.core.units import MiB
 from cotenant.local import attempts
 from cotenant.local.config import Resources
+from cotenant.local.isolation import JobIsolation
 from cotenant.local.supervisor import Spec
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import ISOLATION, Allowance, Launch, Slice, enforcement, launch_for
@@ -40,14 +41,15 @@ class Launcher:
         job, launch, resources = placement.job.id, self._launch(machine, placement, request), self.resources
 
         def start() -> None:
-            attempts.prepare(folder, supervision(launch, request, self._contain(launch, job)))
+            partition = self._partition(launch, placement)
+            attempts.prepare(folder, supervision(launch, request, self._contain(launch, job), partition))
             if resources.slices is None or not _has_slice(placement):
                 write_read_only(self._limits_file(job), limits_text(launch.limits))
             else:
                 resources.slices.make(job, launch.limits)
             if launch.cgroup is not None and launch.cgroup_cpu is not None:
                 resources.shares.create(job, launch.cgroup_cpu)
-            if placement.job.demand.rung is Rung.MPS and not attempts.is_cancelled(folder):
+            if uses_mps(placement.job.demand.rung) and not attempts.is_cancelled(folder):
                 self._mps.ready(launch.limits.gpus[0].uuid)
             resources.launch(folder)
 
@@ -59,19 +61,26 @@ class Launcher:
             return launch.cgroup
         return self.resources.containment.create(job, MOST_TASKS)
 
+    def _partition(self, launch: Launch, placement: Placement) -> Path | None:
+        """The cgroup with the limit of the driver on the memory of a job; None: the driver does not hold it."""
+        if placement.job.demand.rung is not Rung.DRIVER:
+            return None
+        limit = launch.limits.gpus[0]
+        return self._isolation.held_by_driver().create(placement.job.id, MOST_TASKS, limit.uuid, limit.memory_bytes)
+
     def enforcement(self, machine: Machine, placement: Placement, request: JobRequest) -> tuple[str, ...]:
         """One sentence for each limit of a job: what enforces it, or that nothing does."""
         launch, resources = self._launch(machine, placement, request), self.resources
         sentences = enforcement(resources.backend.vendor, launch, resources.shares.means)
-        if resources.isolation is not None and placement.job.demand.rung is Rung.MPS:
+        if resources.isolation is not None and uses_mps(placement.job.demand.rung):
             sentences += resources.isolation.remarks(launch.limits.gpus[0].uuid)
         return tuple(sentences)
 
     def mps_limit(self, machine: Machine, placement: Placement, request: JobRequest) -> GpuLimit | None:
         """The limit of a job that is a client of MPS on its one GPU; None: it is not one."""
-        if placement.job.demand.rung is not Rung.MPS:
+        if not uses_mps(placement.job.demand.rung):
             return None
-        return self._launch(machine, placement, request).limits.gpus[0]
+        return _limit_by_mps(self._launch(machine, placement, request), placement)
 
     @property
     def baseline(self) -> MiB:
@@ -95,14 +104,18 @@ class Launcher:
         if rung is None:
             return launch
         more = {ISOLATION: str(rung)}
-        if rung is Rung.MPS:
-            more |= self._mps.variables(launch.limits.gpus[0])
+        if uses_mps(rung):
+            more |= self._mps.variables(_limit_by_mps(launch, placement))
         return replace(launch, env={**launch.env, **more})
 
     @property
-    def _mps(self) -> Mps:
+    def _isolation(self) -> JobIsolation:
         assert self.resources.isolation is not None  # it has granted the rung
-        return self.resources.isolation.mps
+        return self.resources.isolation
+
+    @property
+    def _mps(self) -> Mps:
+        return self._isolation.mps
 
     def _slice(self, placement: Placement, request: JobRequest) -> Slice:
         slices, job = self.resources.slices, placement.job.id
@@ -119,7 +132,15 @@ def _has_slice(placement: Placement) -> bool:
     return placement.job.demand.rung in (None, Rung.PRELOAD)
 
 
-def supervision(launch: Launch, request: JobRequest, contain: Path | None = None) -> Spec:
+def _limit_by_mps(launch: Launch, placement: Placement) -> GpuLimit:
+    """What MPS holds a job to: if the driver holds its memory, only its compute."""
+    limit = launch.limits.gpus[0]
+    return limit._replace(memory_bytes=None) if placement.job.demand.rung is Rung.DRIVER else limit
+
+
+def supervision(
+    launch: Launch, request: JobRequest, contain: Path | None = None, partition: Path | None = None
+) -> Spec:
     """The specification that the supervisor of a job reads."""
     base = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     wished = {name: value for name, value in request.env.items() if name != ISOLATION}  # only we say what it has
@@ -134,6 +155,7 @@ def supervision(launch: Launch, request: JobRequest, contain: Path | None = None
         share_percent=launch.share_percent,
         cgroup=None if launch.cgroup is None else str(launch.cgroup),
         contain=None if contain is None else str(contain),
+        partition=None if partition is None else str(partition),
         grace_s=request.grace_s,
         max_processes=MOST_PROCESSES,
         open_files=OPEN_FILES,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from cotenant.core.isolation import Rung
+from cotenant.core.isolation import uses_mps
 from cotenant.errors import CotenantError
 from cotenant.local.devices import Devices
 from cotenant.local.events import log_error
@@ -87,7 +87,7 @@ class MpsWatch:
         return tuple(
             job
             for job, placed in self._tenants.placed.items()
-            if index in placed.gpus and placed.placement.job.demand.rung is Rung.MPS
+            if index in placed.gpus and uses_mps(placed.placement.job.demand.rung)
         )
 
 

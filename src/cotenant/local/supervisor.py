@@ -78,6 +78,7 @@ class Spec(NamedTuple):
     max_processes: int | None = None
     open_files: int | None = None
     contain: str | None = None
+    partition: str | None = None
 
 
 class Exit(NamedTuple):
@@ -464,7 +465,7 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != supervisor or not os.read(go, 1):
             os._exit(125)  # the supervisor died before prctl took effect
-        for group in {spec.cgroup, spec.contain} - {None, ""}:
+        for group in {spec.cgroup, spec.contain, spec.partition} - {None, ""}:
             doing = f"join the control group {group}"
             join_cgroup(str(group))
         if spec.cpus is not None:

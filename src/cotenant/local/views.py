@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.isolation import Rung
+from cotenant.core.isolation import Rung, uses_mps
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason
 from cotenant.core.placement.deciding import Queue, queue_position, rank
 from cotenant.core.placement.feasibility import eligible_gpus
@@ -97,7 +97,7 @@ def gpu_views(machine: Machine, node: Node, usage: Mapping[str, GpuUsage], fault
             fault=faults.get(gpu.uuid),
             cordoned=gpu.cordoned,
             isolation=tuple(rung for rung in Rung if rung in gpu.rungs),
-            mps=gpu.under_mps or any(i in one.gpus and one.demand.rung is Rung.MPS for one in node.tenants),
+            mps=gpu.under_mps or any(i in one.gpus and uses_mps(one.demand.rung) for one in node.tenants),
             tenants=tuple(tenant.job for tenant in node.tenants if i in tenant.gpus),
         )
         for i, gpu in enumerate(machine.gpus)

@@ -10,11 +10,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant.node.shares import own_cgroups
+from cotenant.node.shares import Means, own_cgroups
 
 PARENT = "cotenant-jobs"
 PATIENCE_S = 5.0
@@ -64,10 +64,15 @@ class Containment:
 
 
 def find_containment(
-    owner: str, mounts: Path = Path("/proc/self/mounts"), own: Path = Path("/proc/self/cgroup")
+    owner: str,
+    mounts: Path = Path("/proc/self/mounts"),
+    own: Path = Path("/proc/self/cgroup"),
+    *,
+    means: Container[Means] = tuple(Means),
 ) -> Containment:
-    """The first hierarchy in which a cgroup can be created and joined; none that would change CPU scheduling."""
-    for root in own_cgroups("pids", mounts, own):
+    """The first hierarchy, by any of these means, in which a cgroup can be created and joined; none that would change
+    CPU scheduling."""
+    for root in own_cgroups("pids", mounts, own, means):
         containment = Containment(root / PARENT, owner)
         probe = f"probe-{os.getpid()}"
         group = containment.create(probe, 1)

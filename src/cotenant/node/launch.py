@@ -320,8 +320,8 @@ def _real_enforcement(vendor: Vendor, launch: Launch) -> list[str]:
     compute = launch_compute(launch.grants)
     devices = f"devices: {vendor.row.visible[0]} names the job's GPUs; a program that ignores it "
     rung = launch.env.get(ISOLATION)
-    if rung == Rung.MPS:
-        return _mps_enforcement(launch, devices)
+    if rung in (Rung.DRIVER, Rung.MPS):
+        return _mps_enforcement(launch, devices, by_driver=rung == Rung.DRIVER)
     if "LD_PRELOAD" not in launch.env:
         reserved = "is reserved for the job, but not enforced"
         return [
@@ -358,19 +358,20 @@ def _elastic_words(launch: Launch) -> list[str]:
     ]
 
 
-def _mps_enforcement(launch: Launch, devices: str) -> list[str]:
+def _mps_enforcement(launch: Launch, devices: str, *, by_driver: bool) -> list[str]:
     compute = launch_compute(launch.grants)
+    holder = "all processes together, by the driver" if by_driver else "each process, by MPS"
+    unheld = "compute of" if by_driver else "the sum of"
     return [
         "memory: not limited"
         if all(grant.whole for grant in launch.grants)
-        else f"memory: {_memory_words(launch)} for each process, by MPS: beyond it an allocation fails as out of "
-        "memory",
+        else f"memory: {_memory_words(launch)} for {holder}: beyond it an allocation fails as out of memory",
         f"compute: {percent_of(compute)} % of the GPU's threads for each process, by MPS, also while the GPU is idle"
         if is_throttled(compute)
         else "compute: not limited",
         f"{devices}finds the GPUs of others",
         "faults: MPS clients of one GPU are one trust domain; a fault in one of them ends all of them",
-        "not enforced: on the sum of several processes of the job; a process that removes the MPS variables from its "
+        f"not enforced: {unheld} several processes of the job; a process that removes the MPS variables from its "
         "environment is limited like the largest tenant of the GPU",
     ]
 

@@ -7,7 +7,7 @@ Otherwise the job's supervisor stops and continues the job in intervals of 100 m
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
@@ -109,10 +109,10 @@ def quota(cpu: MilliCpu) -> Quota:
     return Quota(max(_LEAST_QUOTA_US, milli * period // 1000), period)
 
 
-def own_cgroups(controller: str, mounts: Path, own: Path) -> list[Path]:
+def own_cgroups(controller: str, mounts: Path, own: Path, means: Container[Means] = tuple(Means)) -> list[Path]:
     """The cgroups of this process in which groups with this controller may be created; version 1 first."""
-    found = list(_hierarchies(mounts, own, controller))
-    return [root for means, root in sorted(found, key=lambda one: one[0] is not Means.CGROUP_V1)]
+    found = [one for one in _hierarchies(mounts, own, controller) if one[0] in means]
+    return [root for _, root in sorted(found, key=lambda one: one[0] is not Means.CGROUP_V1)]
 
 
 def _hierarchies(mounts: Path, own: Path, controller: str = "cpu") -> Iterator[tuple[Means, Path]]:

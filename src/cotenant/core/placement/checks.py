@@ -13,7 +13,7 @@ import numpy as np
 
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import compute_of, memory_of
-from cotenant.core.isolation import BY_MPS, ONE_GPU, Rung
+from cotenant.core.isolation import ONE_GPU, uses_mps
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Reason
 from cotenant.core.placement import topology
 from cotenant.core.placement.check import Check, Floors, GpuColumns, Mask, Reads, enough, plain_text
@@ -114,22 +114,26 @@ def unused(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reaso
 
 
 def isolation(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
-    """GPUs that have the rung of the demand. A GPU under MPS takes tenants through MPS only."""
+    """GPUs that have the rung of the demand. A GPU under MPS takes tenants of one rung only.
+
+    The most that any MPS client of a GPU may have is set once for all of them, and those that the driver holds need all
+    of its memory there.
+    """
     gpus, rung, tenants = node.machine.gpus, demand.rung, node.tenants
-    if rung in BY_MPS and demand.gpus > 1:
+    if uses_mps(rung) and demand.gpus > 1:
         return Reason("isolation", f"needs isolation {rung} for {{gpus}}; {ONE_GPU}", demand.gpus, 1)
     left = [i for i in eligible if rung in gpus[i].rungs]
     if len(left) < demand.gpus:
         return enough(demand, left, "isolation", f"needs {{gpus}} with isolation {rung}; the node has {{available}}")
-    under_mps = [i for one in tenants if one.demand.rung is Rung.MPS for i in one.gpus]
-    if rung is not Rung.MPS:
+    under_mps = [i for one in tenants if uses_mps(one.demand.rung) for i in one.gpus]
+    if not uses_mps(rung):
         taken = {*under_mps, *(i for i in left if gpus[i].under_mps)}
         text = f"needs {{gpus}} for isolation {rung}, and GPUs under MPS take no such job; the node has {{available}}"
         return enough(demand, [i for i in left if i not in taken], "isolation", text)
-    others = {i for one in tenants if one.demand.rung is not Rung.MPS for i in one.gpus}
+    others = {i for one in tenants if one.demand.rung is not rung for i in one.gpus}
     left = [i for i in left if i not in others]
     if len(left) < demand.gpus:
-        text = "needs {gpus} that no job without MPS uses; the node has {available}"
+        text = f"needs {{gpus}} that no job of another isolation than {rung} uses; the node has {{available}}"
         return enough(demand, left, "isolation", text)
     left = [i for i in left if under_mps.count(i) < gpus[i].mps_clients]
     return enough(
