@@ -100,6 +100,7 @@ def test_a_gpu_that_the_node_does_not_have_is_refused() -> None:
 def test_variables_are_known_before_a_card_is_chosen() -> None:
     assert variable_names(VGPU, 2) == (
         "COTENANT_JOB",
+        "COTENANT_ISOLATION",
         "NVIDIA_VISIBLE_DEVICES",
         "CUDA_DEVICE_MEMORY_LIMIT_0",
         "CUDA_DEVICE_MEMORY_LIMIT_1",
@@ -109,8 +110,8 @@ def test_variables_are_known_before_a_card_is_chosen() -> None:
 
 
 def test_a_container_of_the_most_gpus_and_a_pod_of_the_most_containers_can_be_bound() -> None:
-    assert len(bound(pod(*[{"nvidia.com/gpumem": 1}] * 100), *[0] * 100)) == 1 + 100 * 6
-    assert len(variable_names(VGPU, 1024)) == 1024 + 4
+    assert len(bound(pod(*[{"nvidia.com/gpumem": 1}] * 100), *[0] * 100)) == 1 + 100 * 7
+    assert len(variable_names(VGPU, 1024)) == 1024 + 5
 
 
 # what a pod may carry

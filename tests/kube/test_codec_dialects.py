@@ -14,7 +14,7 @@ containers: [{...}]
 expect: {...}                           # fields of the Demand that are not at their defaults
 refused: sentence                       # instead
 at: [0, 2]                              # indices of the GPUs of `pods.NODE` on which the pod is placed
-variables: [{...}]                      # all variables of each container with GPUs, but COTENANT_JOB
+variables: [{...}]  # all variables of each container with GPUs, but COTENANT_JOB and COTENANT_ISOLATION
 pinned: {...}                           # all annotations of the placed pod that do not begin with cotenant.io/
 """
 
@@ -101,7 +101,9 @@ def test_variables_and_annotations_of_a_placed_pod(case: Case) -> None:
         start = f"{PREFIX}/{one.number}."
         own = {key.removeprefix(start): value for key, value in annotations.items() if key.startswith(start)}
         assert own.pop(LIMITS).startswith("cotenant-limits ")
-        assert own == {"COTENANT_JOB": UID, **variables}
+        has_ladder = any(name.startswith("NVIDIA_") for name in variables)
+        ours = {"COTENANT_JOB": UID, **({"COTENANT_ISOLATION": "preload"} if has_ladder else {})}
+        assert own == {**ours, **variables}
         assert set(variable_names(one.amounts.dialect, one.amounts.container.gpus)) == set(own)
     if "pinned" in case:
         assert {key: value for key, value in annotations.items() if not key.startswith(f"{PREFIX}/")} == case["pinned"]

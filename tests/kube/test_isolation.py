@@ -90,7 +90,7 @@ def test_the_author_of_a_variable_without_effect_is_warned(
     [
         ({OFF: "none"}, f"annotation {OFF}: limits are enforced in namespace team; remove the annotation, or ask the"),
         ({POLICY: "never"}, f"annotation {POLICY}: limits are enforced in namespace team; remove"),
-        ({OFF: "off"}, f"annotation {OFF}: 'off', expected enforced or none"),
+        ({OFF: "off"}, f"annotation {OFF}: 'off', expected one of driver, mps, preload, none, mig"),
         ({POLICY: "seldom"}, f"annotation {POLICY}: 'seldom', expected one of conserving, always, never"),
     ],
 )

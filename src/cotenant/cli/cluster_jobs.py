@@ -26,7 +26,7 @@ MACHINE, KUBERNETES = "machine", "kubernetes"
 POLL_S = 0.5
 ONLY_CLUSTER = ("image", "array", "replicas", "dry_run")
 """options of `submit` that have no meaning on one machine"""
-ONLY_MACHINE = ("batch", "batch_range", "floor", "env_none", "cwd", "latency", "no_revert", "isolation")
+ONLY_MACHINE = ("batch", "batch_range", "floor", "env_none", "cwd", "latency", "no_revert")
 """options of `submit` that have no meaning in a cluster"""
 
 
@@ -119,6 +119,7 @@ def _request(command: Sequence[str], options: Mapping[str, Any]) -> Any:
         "memory",
         "compute",
         "mig",
+        "isolation",
         "types",
         "exclusive",
         "workload",

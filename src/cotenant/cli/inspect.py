@@ -266,6 +266,8 @@ def _notes(node: "NodeUse", unit: str = "GiB") -> list[Row]:
 def _pod_notes(pod: "PodUse", unit: str) -> Iterator[str]:
     if not pod.enforced:
         yield f"no limit of pod {pod.namespace}/{pod.name} is enforced (isolation: none)"
+    elif pod.isolation not in (None, "preload"):
+        yield f"pod {pod.namespace}/{_name(pod)} has isolation {pod.isolation}"
     for part in pod.assigned:
         if part.memory_mib == 0:  # its column cannot tell that the pod has this GPU
             yield f"pod {pod.namespace}/{_name(pod)} shares GPU{part.gpu} without an amount of memory"

@@ -79,6 +79,7 @@ def pod_details(answer: "WhyPod") -> "Iterator[str]":
         "state": answer.state,
         "policy": answer.policy,
         "node": answer.node,
+        "isolation": answer.isolation,
         "reason": answer.reason,
     }
     rows = [[name, value] for name, value in fields.items() if value]

@@ -244,6 +244,7 @@ def _pod_lines(answer: "WhyPod", most: int, wide: bool) -> "Iterable[str]":
 
     pod = f"pod {answer.metadata.namespace}/{answer.metadata.name}"
     yield f"{pod} {STATES.get(answer.state, answer.state)} (policy {answer.policy}): {answer.reason}"
+    yield from () if answer.isolation is None else (f"isolation: {answer.isolation}",)
     yield from (f"note: {note}" for note in answer.notes)
     yield from map(speed_line, answer.tenants if len(answer.tenants) > 1 else ())
     if answer.state != "waiting" and not wide:

@@ -20,6 +20,9 @@ CLIENTS, CLIENTS_BEFORE_VOLTA = 48, 16
 PARTITIONING_SINCE = 13_040
 """the CUDA version of the first driver that partitions the memory of a GPU between MPS clients, as NVML counts"""
 
+MOST_NAMES = 16
+"""GPUs that one sentence names"""
+
 Capability = tuple[int, int]
 
 
@@ -132,15 +135,19 @@ def rungs_of(offer: Offer) -> frozenset[Rung]:
     return frozenset(rung for rung in Rung if obstacle(rung, offer) is None)
 
 
-def choose(wish: Rung, offers: Sequence[Offer], fallback: Fallback, gpus: int = 1) -> Granted | Refused:
-    """What a wish of a job for so many GPUs gets on a machine: the highest rung, not above the wish, that some GPU has.
+def choose(
+    wish: Rung, offers: Sequence[Offer], fallback: Fallback, gpus: int = 1, names: Sequence[str] = ()
+) -> Granted | Refused:
+    """What a wish of a job for so many GPUs gets: the highest rung, not above the wish, that some GPU has.
 
-    Which of the GPUs have it is for placement to decide (`rungs_of`); a GPU that is busy causes no fallback.
+    The offers are those of all GPUs of the machine or of the cluster; `names` are names of these GPUs, if their places
+    are none. Which of the GPUs have the rung is for placement to decide (`rungs_of`); a GPU that is busy causes no
+    fallback.
     """
     if _is_possible(wish, offers, gpus):
         return Granted(wish)
     one_by_one = gpus > 1 and wish in BY_MPS
-    why = ONE_GPU if one_by_one else _obstacles(wish, offers)
+    why = ONE_GPU if one_by_one else _obstacles(wish, offers, names)
     lower = LADDER[LADDER.index(wish) + 1 :] if fallback is Fallback.NEXT and wish in LADDER else ()
     for rung in lower:
         if _is_possible(rung, offers, gpus):
@@ -152,12 +159,17 @@ def _is_possible(rung: Rung, offers: Sequence[Offer], gpus: int) -> bool:
     return (gpus == 1 or rung not in BY_MPS) and any(obstacle(rung, offer) is None for offer in offers)
 
 
-def _obstacles(rung: Rung, offers: Sequence[Offer]) -> str:
+def _obstacles(rung: Rung, offers: Sequence[Offer], names: Sequence[str]) -> str:
     """The obstacle of each GPU; GPUs with the same one are named together."""
     found: dict[str, list[str]] = {}
     for index, offer in enumerate(offers):
-        found.setdefault(obstacle(rung, offer) or "", []).append(str(index))
-    return "; ".join(f"GPU {' '.join(gpus)} {why}" for why, gpus in found.items()) or "there is no GPU that has it"
+        found.setdefault(obstacle(rung, offer) or "", []).append(names[index] if names else str(index))
+    return "; ".join(f"GPU {_several(gpus)} {why}" for why, gpus in found.items()) or "there is no GPU that has it"
+
+
+def _several(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return " ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _no_mps(offer: Offer) -> str | None:

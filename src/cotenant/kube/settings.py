@@ -16,6 +16,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from cotenant.core.isolation import Fallback, Rung
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.amounts import UNITS
@@ -243,6 +244,20 @@ class NamespacePart(_Section, frozen=True):
     """Whether the limits of its pods are enforced; null: as in `defaults`."""
 
 
+class IsolationPart(_Section, frozen=True):
+    """What holds pods to their limits on NVIDIA GPUs: the isolation ladder."""
+
+    default: Rung = Rung.PRELOAD
+    """Rung of pods that wish for none: `driver`, `mps` or `preload`."""
+    fallback: Fallback = Fallback.REFUSE
+    """What becomes of a wish for a rung that no GPU has: `refuse`, or `next` for the next lower rung."""
+
+    def check(self) -> None:
+        """InputError if the default cannot be one."""
+        if self.default in (Rung.NONE, Rung.MIG):
+            raise InputError(f"isolation.default: {self.default}, expected driver, mps or preload")
+
+
 class GpuPart(_Section, frozen=True):
     """How one GPU is shared; an omitted value is that of its node."""
 
@@ -252,6 +267,8 @@ class GpuPart(_Section, frozen=True):
     """Percent of the GPU's memory that is assigned at most."""
     compute_scaling: Scaling | None = None
     """Percent of the GPU's compute that is assigned at most."""
+    isolation: Rung | None = None
+    """The only rung of the isolation ladder whose pods the GPU takes; null: that of its node."""
 
 
 class NodePart(GpuPart, frozen=True):
@@ -274,6 +291,8 @@ class GpuSharing(_Section, frozen=True):
     """Percent of a GPU's memory that is assigned at most; what exceeds 100 is host memory."""
     compute_scaling: Scaling = 100
     """Percent of a GPU's compute that is assigned at most."""
+    isolation: Rung | None = None
+    """The only rung of the isolation ladder whose pods a GPU takes; null: any that it has."""
     mig_strategy: MigStrategy = "mixed"
     """How MIG instances are requested: `mixed` by profile or by amounts, `single` as whole GPUs, `none`: not at all."""
 
@@ -301,6 +320,8 @@ class KubeSettings(_Section, frozen=True, dict=True):
     """What is different for the pods of single namespaces, by name."""
     gpus: GpuSharing = GpuSharing()
     """Sharing of all GPUs."""
+    isolation: IsolationPart = IsolationPart()
+    """The isolation ladder."""
     nodes: Mapping[str, NodePart] = {}
     """Sharing of the GPUs of single nodes, by the name of the node."""
 
@@ -350,6 +371,7 @@ class KubeSettings(_Section, frozen=True, dict=True):
             split=own.split or of_node.split or self.gpus.split,
             memory_scaling=own.memory_scaling or of_node.memory_scaling or self.gpus.memory_scaling,
             compute_scaling=own.compute_scaling or of_node.compute_scaling or self.gpus.compute_scaling,
+            isolation=own.isolation or of_node.isolation or self.gpus.isolation,
         )
 
 
@@ -385,6 +407,7 @@ def parse_settings(content: bytes, what: str = "settings", *, check_queue: bool 
             settings = msgspec.convert(_merged(COMPAT[settings.compat], found), KubeSettings)
         settings.codec()
         settings.lease.check()
+        settings.isolation.check()
         if check_queue:
             settings.queue.check()
             settings.check_policies()

@@ -13,20 +13,30 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from cotenant.core.isolation import Rung
 from cotenant.core.model import ContainerKind, Demand, Gpu, Gpus, Machine, Slot
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec, Resources
-from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers, encode_record, gpus_of, record_for
+from cotenant.kube.codec.assignment import (
+    RECORD,
+    Record,
+    Share,
+    as_containers,
+    encode_record,
+    gpus_of,
+    mps_rung,
+    record_for,
+)
 from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
 from cotenant.kube.codec.inherited import INHERITED
-from cotenant.kube.codec.isolation import enforced_limits
+from cotenant.kube.codec.isolation import enforced_limits, rung_by_annotations
 from cotenant.kube.codec.keys import PREFIX, checked_annotations, container_key
 from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER, PROCESSES
 from cotenant.kube.codec.request import ContainerRequest, PodRequest, demand_for, request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings, isolation_in
 from cotenant.node.devices.vendors import REAL, Vendor
-from cotenant.node.launch import Launch, Paths, Slice, launch_for
+from cotenant.node.launch import ISOLATION, Launch, Paths, Slice, launch_for
 from cotenant.node.limits import GpuLimit, limits_text
 from cotenant.node.shares import Means, Shares
 
@@ -56,14 +66,23 @@ def binding_annotations(
                 overhead=settings.count_overhead,
                 gpus=_limited(assignment.launch.limits.gpus, record.held_by(one.number)),
             )
-            limits = enforced_limits(limits, pod.metadata.annotations, allowed)
-            own = {LIMITS: limits_text(limits), **_variables(dialect, assignment)}
+            limits = enforced_limits(limits, pod.metadata.annotations, allowed, mps_rung(record))
+            rung = mps_rung(record) or rung_by_annotations(pod.metadata.annotations, allowed)
+            own = {LIMITS: limits_text(limits), **_variables(dialect, assignment, rung)}
             annotations |= {container_key(one.number, name): value for name, value in own.items()}
             assignments.setdefault(dialect.name, []).append(assignment)
     dialects = {one.amounts.dialect.name: one.amounts.dialect for one in request.containers}
     for name, containers in assignments.items():
         annotations |= dialects[name].annotations(dialects[name], containers, moment)
     return checked_annotations(annotations, pod.metadata.annotations)
+
+
+def rung_of(pod: Pod, record: Record, vendor: Vendor | None, settings: Settings) -> Rung | None:
+    """What holds a placed pod to its limits; None: its GPUs have no isolation ladder."""
+    if vendor is None or not vendor.row.preload:
+        return None
+    allowed = isolation_in(pod.metadata.namespace, settings)
+    return mps_rung(record) or rung_by_annotations(pod.metadata.annotations, allowed)
 
 
 def _limited(limits: Sequence[GpuLimit], shares: Sequence[Share]) -> tuple[GpuLimit, ...]:
@@ -90,12 +109,16 @@ def variable_names(dialect: Dialect, gpus: int) -> tuple[str, ...]:
                 number=0,
                 node="any",
             ),
+            Rung.NONE,
         )
     )
 
 
-def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
-    return {"COTENANT_JOB": assignment.launch.env["COTENANT_JOB"], **dialect.variables(dialect, assignment)}
+def _variables(dialect: Dialect, assignment: ContainerAssignment, rung: Rung) -> Mapping[str, str]:
+    ours = {"COTENANT_JOB": assignment.launch.env["COTENANT_JOB"]}
+    if dialect.vendor.row.preload:
+        ours[ISOLATION] = rung.value
+    return {**ours, **dialect.variables(dialect, assignment)}
 
 
 def _assignment(

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from cotenant.core.footprint import compute_on, memory_on
+from cotenant.core.isolation import BY_MPS, Rung
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Machine, Slot, Tenant
 from cotenant.core.units import WHOLE_GPU, MiB, MilliGpu
 from cotenant.errors import InputError
@@ -46,6 +47,8 @@ class Share(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Thousandths of a GPU; 0 claims nothing."""
     most: Annotated[int, Meta(ge=0, le=1000)] = 0
     """The largest compute share of a container that claims none, beside a server with a latency objective; 0: any."""
+    rung: Rung | None = None
+    """What holds the container to its share, if it is a client of MPS; None: as the annotations of the pod say."""
 
 
 class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -76,12 +79,15 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def record_for(pod: Pod, request: PodRequest, slot: Slot, machine: Machine) -> Record:
     """The shares of each container on a slot; percentages become MiB of the GPU that was chosen."""
     gpus = iter(slot.gpus)
+    rung = request.demand.rung if request.demand.rung in BY_MPS else None
     containers = []
     for one in request.containers:
         wanted = one.amounts.container
         own = [machine.gpus[gpu] for gpu in islice(gpus, wanted.gpus)]
         shares = [
-            Share(gpu=gpu.uuid, memory=memory_on(wanted, gpu), compute=min(WHOLE_GPU, compute_on(wanted, gpu)))
+            Share(
+                gpu=gpu.uuid, memory=memory_on(wanted, gpu), compute=min(WHOLE_GPU, compute_on(wanted, gpu)), rung=rung
+            )
             for gpu in own
         ]
         containers.append(Held(number=one.number, kind=wanted.kind, gpus=tuple(shares)))
@@ -134,8 +140,15 @@ def tenant_for(record: Record, constraints: Demand, machine: Machine) -> Tenant:
     ]
     if constraints.exclusive != record.exclusive:
         constraints = replace(constraints, exclusive=record.exclusive)
+    if (rung := mps_rung(record)) is not None:
+        constraints = replace(constraints, rung=rung)
     demand = demand_for(containers, constraints)
     return Tenant(record.pod, demand, gpus_of([share for held in record.containers for share in held.gpus], machine))
+
+
+def mps_rung(record: Record) -> Rung | None:
+    """The rung of a pod that is a client of MPS; None: it is not one."""
+    return next((share.rung for held in record.containers for share in held.gpus if share.rung in BY_MPS), None)
 
 
 def with_shares(record: Record, change: Callable[[Held, Share], Share]) -> Record:

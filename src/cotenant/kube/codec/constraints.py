@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
 from typing import TypeVar
 
+from cotenant.core.isolation import Rung
 from cotenant.core.model import ANY_PROFILE, Demand, Link
 from cotenant.core.units import MilliGpu, Percent, parse_percent, parse_profile
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.isolation import wish_of
 from cotenant.kube.codec.keys import own_key, qualified
 from cotenant.wire.text import printable
 
@@ -25,7 +27,7 @@ _LISTS = {
     "avoid-uuids": "avoid_uuids",
 }
 """Lists of names: the key in our annotations, and the field of a dialect that has its own key."""
-_OTHERS = ("mig", "exclusive", "one-numa", "link", "affinity", "anti-affinity", "workload", "least-speed")
+_OTHERS = ("mig", "exclusive", "one-numa", "link", "affinity", "anti-affinity", "workload", "least-speed", "isolation")
 
 T = TypeVar("T")
 
@@ -71,6 +73,8 @@ def _constraints_of(
         if one.mode is not None:
             of_mode = _read(annotations, one.mode, partial(_check_mode, one))
             profile = profile or of_mode  # the mode names no profile: any serves
+    if wish_of(annotations) is Rung.MIG:
+        profile = profile or ANY_PROFILE
     prefixes = tuple(one.type_prefix for one in dialects if one.type_prefix)
     numa = [own_key("one-numa"), *(one.one_numa for one in dialects if one.one_numa is not None)]
     together = [said for key in numa if (said := _read(annotations, key, _truth)) is not None]

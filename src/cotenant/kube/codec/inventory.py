@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from cotenant.core.isolation import Offer, Rung, most_clients, obstacle, rungs_of
 from cotenant.core.model import MACHINE_TYPE_LABEL, Gpu, Machine
 from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
@@ -41,6 +42,8 @@ CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""
 INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 """Written by the cloud provider."""
+WITHOUT_LADDER = frozenset({Rung.PRELOAD, Rung.NONE})
+"""The rungs of a GPU whose agent says nothing about them."""
 VERSION = 1
 MOST_NODE_GPUS = 64
 MOST_SLOTS = 1000
@@ -51,6 +54,21 @@ LONGEST_MS = 1e9
 
 Scaling = Annotated[int, Meta(ge=1, le=10_000)]
 LinkScore = Annotated[int, Meta(ge=0, le=100_000)]
+
+
+class OfferView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What decides which rungs of the isolation ladder a GPU has. Unknown fields are ignored, as in a `Share`."""
+
+    capability: tuple[Annotated[int, Meta(ge=0, le=1000)], Annotated[int, Meta(ge=0, le=1000)]] | None = None
+    """Compute capability."""
+    cuda: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None
+    """CUDA version of the driver."""
+    mps: bool = False
+    """Whether the node can run MPS."""
+    preload: bool = False
+    """Whether the node has the vGPU library."""
+    only: Rung | None = None
+    """The rung that the settings reserve the GPU for."""
 
 
 class GpuView(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -71,6 +89,8 @@ class GpuView(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """The GPU that was partitioned, if it is a MIG instance."""
     part: Annotated[int, Meta(ge=1, le=1000)] = 1000
     """Thousandths of the compute of that GPU that it has."""
+    isolation: OfferView | None = None
+    """None: written by an agent that knows nothing of the isolation ladder."""
 
 
 class Inventory(
@@ -161,6 +181,7 @@ def inventory_for(machine: Machine, vendor: Vendor) -> str:
             mig=gpu.mig,
             card=gpu.card,
             part=gpu.part,
+            isolation=None if gpu.offer is None else _view_of(gpu.offer),
         )
         for gpu in machine.gpus
     )
@@ -189,6 +210,9 @@ def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
             mig=gpu.mig,
             card=gpu.card,
             part=MilliGpu(gpu.part),
+            offer=(offer := _offer_of(gpu)),
+            rungs=WITHOUT_LADDER if offer is None else rungs_of(offer),
+            mps_clients=0 if offer is None or obstacle(Rung.MPS, offer) else most_clients(offer.capability),
         )
         for gpu in inventory.gpus
     )
@@ -201,6 +225,26 @@ def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
     if (kind := machine_type(node)) in STATIC_TABLES:
         labels[MACHINE_TYPE_LABEL] = kind
     return Machine(name=node.metadata.name, gpus=gpus, links=inventory.links, labels=labels), inventory.vendor
+
+
+def _view_of(offer: Offer) -> OfferView:
+    return OfferView(
+        capability=offer.capability, cuda=offer.cuda, mps=offer.mps, preload=offer.preload, only=offer.only
+    )
+
+
+def _offer_of(gpu: GpuView) -> Offer | None:
+    told = gpu.isolation
+    if told is None:
+        return None
+    return Offer(
+        capability=told.capability,
+        cuda=told.cuda,
+        mps=told.mps,
+        preload=told.preload,
+        only=told.only,
+        instance=gpu.card is not None,
+    )
 
 
 def machine_type(node: Node) -> str:

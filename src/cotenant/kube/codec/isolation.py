@@ -1,14 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether and when the limits of a pod are enforced: by its annotations, as far as the settings of its namespace allow.
+"""What holds a pod to its limits, and when: by its annotations, as far as the settings of its namespace allow.
 
-A pod without enforcement is placed and counted like any other, and its use is still recorded.
+A pod without enforcement is placed and counted like any other, and its use is still recorded. Which rung of the
+isolation ladder a pod gets is decided by the scheduler, which knows what the GPUs of the cluster have.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+from cotenant.core.isolation import BY_MPS, Rung
 from cotenant.core.units import WHOLE_GPU
 from cotenant.errors import InputError
 from cotenant.kube.codec.keys import own_key
@@ -16,7 +18,7 @@ from cotenant.node.limits import ComputePolicy, Limits
 from cotenant.wire.text import printable
 
 ISOLATION = own_key("isolation")
-"""Annotation: `none` means that no limit of the pod is enforced."""
+"""Annotation: the rung of the isolation ladder that the pod wishes for; `none`: no limit of it is enforced."""
 COMPUTE_POLICY = own_key("compute-policy")
 """Annotation: when its share of compute is enforced."""
 NONE = "none"
@@ -33,6 +35,21 @@ class Isolation(StrEnum):
     """They are not."""
 
 
+def wish_of(annotations: Mapping[str, str]) -> Rung | None:
+    """The rung that a pod wishes for, None if it wishes for none; InputError if there is no such rung."""
+    wanted = annotations.get(ISOLATION, "").strip()
+    if wanted in ("", Isolation.ENFORCED):
+        return None
+    if wanted not in tuple(Rung):
+        raise InputError(f"annotation {ISOLATION}: {printable(wanted[:40])!r}, expected one of {', '.join(Rung)}")
+    return Rung(wanted)
+
+
+def rung_by_annotations(annotations: Mapping[str, str], allowed: Isolation) -> Rung:
+    """What holds a pod that is no client of MPS to its limits."""
+    return Rung.PRELOAD if is_enforced(annotations, allowed) else Rung.NONE
+
+
 def is_enforced(annotations: Mapping[str, str], allowed: Isolation) -> bool:
     """Whether the limits of a pod are enforced."""
     return allowed is Isolation.ENFORCED or (
@@ -40,10 +57,19 @@ def is_enforced(annotations: Mapping[str, str], allowed: Isolation) -> bool:
     )
 
 
-def enforced_limits(limits: Limits, annotations: Mapping[str, str], allowed: Isolation) -> Limits:
-    """The limits that the vGPU library enforces, from those that the pod requested."""
+def enforced_limits(
+    limits: Limits, annotations: Mapping[str, str], allowed: Isolation, rung: Rung | None = None
+) -> Limits:
+    """The limits that the vGPU library enforces, from those that the pod requested.
+
+    MPS holds each client process to its share of compute and to its memory. The library still holds all processes of a
+    container together to their memory, which MPS does not.
+    """
     if not is_enforced(annotations, allowed):
         gpus = tuple(gpu._replace(memory_bytes=None, compute=WHOLE_GPU, host_bytes=0) for gpu in limits.gpus)
+        return replace(limits, gpus=gpus, policy=ComputePolicy.NEVER)
+    if rung in BY_MPS:
+        gpus = tuple(gpu._replace(compute=WHOLE_GPU) for gpu in limits.gpus)
         return replace(limits, gpus=gpus, policy=ComputePolicy.NEVER)
     policy = annotations.get(COMPUTE_POLICY, "").strip()
     if policy not in _policies(allowed):
@@ -53,15 +79,13 @@ def enforced_limits(limits: Limits, annotations: Mapping[str, str], allowed: Iso
 
 def check_isolation(annotations: Mapping[str, str], namespace: str, allowed: Isolation) -> None:
     """InputError if an annotation is unknown, or switches off what the namespace enforces."""
-    wanted = annotations.get(ISOLATION, "").strip()
-    if wanted not in ("", NONE, Isolation.ENFORCED):
-        raise InputError(f"annotation {ISOLATION}: {printable(wanted[:40])!r}, expected enforced or none")
+    wanted = wish_of(annotations)
     policy = annotations.get(COMPUTE_POLICY, "").strip()
     if policy and policy not in tuple(ComputePolicy):
         expected = ", ".join(ComputePolicy)
         raise InputError(f"annotation {COMPUTE_POLICY}: {printable(policy[:40])!r}, expected one of {expected}")
-    key = ISOLATION if wanted == NONE else COMPUTE_POLICY
-    if allowed is Isolation.ENFORCED and (wanted == NONE or policy == ComputePolicy.NEVER):
+    key = ISOLATION if wanted is Rung.NONE else COMPUTE_POLICY
+    if allowed is Isolation.ENFORCED and (wanted is Rung.NONE or policy == ComputePolicy.NEVER):
         raise InputError(
             f"annotation {key}: limits are enforced in namespace {printable(namespace[:80])}; remove the annotation, or"
             f" ask the administrator to set namespaces.{printable(namespace[:80])}.isolation: optional"

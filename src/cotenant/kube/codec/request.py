@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
+from cotenant.core.isolation import Refused, Rung
 from cotenant.core.model import ANY_PROFILE, Container, ContainerKind, Demand
 from cotenant.core.sharing.latency import LEAST_SHARE
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu
@@ -19,9 +20,10 @@ from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
 from cotenant.kube.codec.constraints import constraints_of
+from cotenant.kube.codec.isolation import ISOLATION, is_enforced, wish_of
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.objective import LATENCY, objective_of
-from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, MeasuredMemory, Settings, Unmeasured
+from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, MeasuredMemory, Settings, Unmeasured, isolation_in
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
 
@@ -59,7 +61,8 @@ class PodRequest:
     vendor: Vendor | None
     """Whose GPUs it needs; None: it needs no GPU."""
     note: str = ""
-    """Where its memory comes from, if the pod leaves that to its profile."""
+    """Where its memory comes from, if the pod leaves that to its profile, and why it has another isolation than it
+    wishes for."""
 
 
 def unenforced(request: PodRequest) -> tuple[str, ...]:
@@ -97,12 +100,13 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
         constraints = _constraints(pod, containers, settings)
     if objective_of(pod.metadata.annotations) is not None:
         containers = _serving(containers)
+    vendor = _vendor(containers)
+    constraints, rung_note = _on_rung(pod, containers, constraints, vendor, settings)
+    note = "; ".join(filter(None, (note, rung_note)))
     if constraints.mig is not None:
         containers, constraints = _on_instances(containers, constraints.mig), replace(constraints, mig=None)
     demand = demand_for([one.amounts.container for one in containers], constraints)
-    return PodRequest(
-        demand=demand, constraints=constraints, containers=tuple(containers), vendor=_vendor(containers), note=note
-    )
+    return PodRequest(demand=demand, constraints=constraints, containers=tuple(containers), vendor=vendor, note=note)
 
 
 def measured_memory(
@@ -164,6 +168,31 @@ def _checked_automatic(pod: Pod, containers: Sequence[ContainerRequest], workloa
     if dialect.memory is None:
         raise InputError(f"{what}: {dialect.count} is for whole GPUs; use a resource that states memory")
     return containers[0]
+
+
+def _on_rung(
+    pod: Pod, containers: Sequence[ContainerRequest], constraints: Demand, vendor: Vendor, settings: Settings
+) -> tuple[Demand, str]:
+    """The constraints with the rung of a pod that is to be placed, and a sentence if it is not what the pod wishes for.
+
+    InputError if its wish is refused. The rung of a placed pod is in its assignment.
+    """
+    wish = wish_of(pod.metadata.annotations)
+    if not vendor.row.preload:
+        if wish not in (None, Rung.NONE):
+            raise InputError(f"annotation {ISOLATION}: {vendor.row.title} GPUs have no choice of isolation; remove it")
+        return constraints, ""
+    if settings.granted_rung is None or pod.spec.node_name:
+        return constraints, ""
+    if not is_enforced(pod.metadata.annotations, isolation_in(pod.metadata.namespace, settings)):
+        wish = Rung.NONE
+    inside = None if wish is Rung.MIG else wish
+    granted = settings.granted_rung(inside, max(one.amounts.container.gpus for one in containers))
+    if isinstance(granted, Refused):
+        raise InputError(f"annotation {ISOLATION}: {granted.why}")
+    if granted is None:
+        return constraints, ""
+    return replace(constraints, rung=granted.rung), granted.note or ""
 
 
 def _serving(containers: list[ContainerRequest]) -> list[ContainerRequest]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from cotenant.core.isolation import Granted, Refused, Rung
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.amd import AMD
@@ -65,6 +66,10 @@ class Settings:
     measured_memory: Callable[[str], MeasuredMemory | None] | None = field(default=None, compare=False)
     """Returns the memory that a workload needs by its profiles, None if there is no profile. None: profiles are not
     known here, as in the webhook and the agents."""
+
+    granted_rung: Callable[[Rung | None, int], Granted | Refused | None] | None = field(default=None, compare=False)
+    """Returns what holds a pod to its limits that wishes for a rung, or for none, and has at most so many GPUs in one
+    container; None if no GPU of the cluster leaves a choice. None: the GPUs of the cluster are not known here."""
 
     by_resource: Mapping[str, Dialect] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The dialect of each resource."""

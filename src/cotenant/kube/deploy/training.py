@@ -9,6 +9,7 @@ from cotenant.core.units import parse_memory, parse_percent, parse_profile
 from cotenant.errors import InputError
 from cotenant.kube.api.names import Json
 from cotenant.kube.codec.constraints import PROFILE
+from cotenant.kube.codec.isolation import ISOLATION
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.policy import POLICY
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, MOST_MEMBERS
@@ -33,6 +34,8 @@ class TrainingRequest:
     compute: str | None = None
     mig: str | None = None
     """Profile of the MIG instances that it needs."""
+    isolation: str | None = None
+    """Rung of the isolation ladder that it wishes for; None: that of the cluster."""
     types: tuple[str, ...] = ()
     exclusive: bool = False
     estimate_s: float | None = None
@@ -122,6 +125,7 @@ def _profile(request: TrainingRequest) -> str | None:
 def _annotations(request: TrainingRequest) -> dict[str, str]:
     found = {
         PROFILE: _profile(request),
+        ISOLATION: request.isolation,
         own_key("use-types"): ",".join(request.types) or None,
         own_key("exclusive"): "true" if request.exclusive else None,
         ESTIMATE: None if request.estimate_s is None else f"{request.estimate_s:g}s",

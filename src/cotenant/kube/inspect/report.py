@@ -17,6 +17,7 @@ from cotenant.core.model import Container, Gpu, Tenant
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, has_ended
+from cotenant.kube.codec.annotations import rung_of
 from cotenant.kube.codec.inventory import NOT_KNOWN, MemoryInUse, machine_type, used_of
 from cotenant.kube.codec.isolation import is_enforced
 from cotenant.kube.codec.request import MEMORY, PodRequest, request_of
@@ -70,6 +71,8 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True):
     assigned: tuple[Part, ...] = ()
     enforced: bool = True
     """False: the settings or the pod say that no limit of it is enforced."""
+    isolation: str | None = None
+    """The rung of the isolation ladder that it has; None: not known, or its GPUs have none."""
 
 
 class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +261,7 @@ def _placed(
             if claim != NOTHING
         ),
         enforced=known is None or _is_enforced(known[0], codec),
+        isolation=None if known is None else rung_of(known[0], allocation.record, allocation.vendor, codec),
     )
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from cotenant.core.model import Reason
 from cotenant.kube.api.objects import Pod, has_ended, unschedulable_message
-from cotenant.kube.codec.assignment import Record
+from cotenant.kube.codec.assignment import Record, mps_rung
 from cotenant.kube.codec.inventory import ServerReport
 from cotenant.kube.codec.objective import LATENCY, has_objective
 from cotenant.kube.scheduler.naming import visible_to
@@ -76,6 +76,7 @@ def explain(
         reason=reasons if queued is None or why.allocation is not None else queued,
         node=None if why.allocation is None else why.allocation.node,
         gpus=() if why.allocation is None else tuple(_gpu_shares(why.allocation.record)),
+        isolation=None if why.allocation is None else placer.reasons.rung(pod, why.allocation),
         fits=fits,
         refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), left)),
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
@@ -90,6 +91,8 @@ def _notes(pod: Pod, reasons: Reasons, why: Why, placed: bool, server: ServerRep
     """What the owner of a pod may not expect."""
     if not placed:
         yield from filter(None, (reasons.unit_note(pod), reasons.memory_note(pod)))
+    else:
+        yield from reasons.other_rung(pod, why.allocation)
     yield from reasons.unenforced(pod)
     yield from _not_offered(pod, why)
     yield from _not_reported(pod, placed, server)
@@ -169,10 +172,12 @@ def why_not(pod: Pod, placer: Placer, offered: frozenset[str] | None = None) -> 
 
 def describe_allocation(allocation: Allocation) -> str:
     """The GPUs and amounts of a pod."""
-    return ", ".join(
+    shares = ", ".join(
         f"{one.gpu} {one.memory_mib} MiB" + (f" {one.compute_percent:g}% compute" if one.compute_percent else "")
         for one in _gpu_shares(allocation.record)
     )
+    rung = mps_rung(allocation.record)
+    return shares if rung is None else f"{shares}, isolation {rung}"
 
 
 def _gpu_shares(record: Record) -> Iterable[GpuShareView]:

@@ -51,6 +51,7 @@ from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.extender import Extender
 from cotenant.kube.scheduler.gangs import Gangs, GangSlots
 from cotenant.kube.scheduler.inspecting import GPUSHARE, INSPECT, TOPOLOGY, gpushare_report, topology_report
+from cotenant.kube.scheduler.ladder import Ladder
 from cotenant.kube.scheduler.latency import ObjectiveKeeper
 from cotenant.kube.scheduler.learning import Learning
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, ElectedLeader, Election, Lead, SoleLeader
@@ -139,7 +140,8 @@ class Scheduler:
     ) -> None:
         signals = Signals()
         self.errors, self.profiles = errors, Profiles(settings.defaults.memory_margin)
-        codec = replace(settings.codec(), measured_memory=self.profiles.memory_of)
+        ladder = Ladder(settings.isolation, lambda: self.state)
+        codec = replace(settings.codec(), measured_memory=self.profiles.memory_of, granted_rung=ladder.granted)
         self.state = ClusterState(codec, scheduler=settings.scheduler.name, freed=signals.freed.send)
         self.quotas, self.gangs = Quotas(codec), Gangs(self.state)
         self.backfill = Backfill(self.state, self.gangs, settings.queue)

@@ -2,17 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a pod could be, and for what reason each node refuses it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cotenant.core.isolation import Rung
 from cotenant.core.model import Reason
 from cotenant.core.placement.ranking import Fit
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.amounts import other_unit
+from cotenant.kube.codec.annotations import rung_of
+from cotenant.kube.codec.isolation import wish_of
 from cotenant.kube.codec.request import request_of, unenforced
 from cotenant.kube.codec.settings import Settings
+from cotenant.kube.scheduler.events import PLACED
 from cotenant.kube.scheduler.feasibility import Feasibility
 from cotenant.kube.scheduler.protocol import NodeQuery
 from cotenant.kube.scheduler.refusing import (
@@ -160,6 +164,20 @@ class Reasons:
             return unenforced(request_of(pod, self._settings))
         except InputError:
             return ()
+
+    def rung(self, pod: Pod, allocation: Allocation) -> Rung | None:
+        """What holds a placed pod to its limits; None: its GPUs have no isolation ladder."""
+        return rung_of(pod, allocation.record, allocation.vendor, self._settings)
+
+    def other_rung(self, pod: Pod, allocation: Allocation | None) -> Iterator[str]:
+        """A sentence if a placed pod has another rung than it wishes for."""
+        try:
+            wish = wish_of(pod.metadata.annotations)
+        except InputError:  # it was changed since
+            return
+        got = None if allocation is None else self.rung(pod, allocation)
+        if got is not None and wish not in (None, Rung.MIG, got):
+            yield f"it wishes for isolation {wish} and has {got}; its event {PLACED} says why"
 
     def memory_note(self, pod: Pod) -> str:
         """Where the memory of a pod comes from, if it leaves that to its profile."""

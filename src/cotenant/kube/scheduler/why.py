@@ -109,6 +109,8 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     """the most important sentence"""
     node: str | None = None
     gpus: tuple[GpuShareView, ...] = ()
+    isolation: str | None = None
+    """the rung of the isolation ladder that it has; None: it is not placed, or its GPUs have none"""
     fits: tuple[FitView, ...] = ()
     """best first"""
     refusals: tuple[RefusalView, ...] = ()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.model import Slot
+from cotenant.core.isolation import Offer
+from cotenant.core.model import Machine, Slot
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.error_log import describe
@@ -93,6 +94,10 @@ class ClusterState:
         """vendor of each node with an inventory"""
         self.types: dict[str, dict[str, MiB]] = {}
         """types of the GPUs of each such node, with the memory of the largest GPU of each type"""
+        self.offers: dict[str, tuple[Offer, ...]] = {}
+        """what decides which rungs of the isolation ladder the GPUs of each node have, if its agent says so"""
+        self.offers_version = 0
+        """counts the changes of `offers`"""
         self._settings, self._scheduler, self._read = settings, scheduler, read
         self._accounts: dict[str, Account] = {}
         self._reports: dict[str, _Report] = {}
@@ -117,6 +122,11 @@ class ClusterState:
     def gpus(self) -> int:
         """Number of GPUs of all nodes."""
         return self._totals.gpus
+
+    @property
+    def has_mps_clients(self) -> bool:
+        """Whether some pod is a client of MPS."""
+        return self._totals.mps_clients > 0
 
     @property
     def closed(self) -> Mapping[str, Mapping[str, str]]:
@@ -276,6 +286,7 @@ class ClusterState:
         else:
             self._close(name, AWAY, away)
         self._totals.set_machine(name, machine)
+        self._set_offers(name, machine)
         self.vendors.pop(name, None)
         self.types.pop(name, None)
         if machine is not None and vendor is not None:
@@ -285,6 +296,15 @@ class ClusterState:
             self.types[name] = {gpu.type: gpu.memory_capacity for gpu in by_size}
         self._open.clear()
         self.freed(name)
+
+    def _set_offers(self, name: str, machine: Machine | None) -> None:
+        gpus = () if machine is None else machine.gpus
+        offers = tuple(gpu.offer for gpu in gpus if gpu.offer is not None)
+        if offers != self.offers.get(name, ()):
+            self.offers_version += 1
+            self.offers[name] = offers
+            if not offers:
+                del self.offers[name]
 
     def _read_report(self, node: Node) -> None:
         name = node.metadata.name
@@ -305,6 +325,7 @@ class ClusterState:
         """Remove a node with all that ran there. The reflector reports its pods as gone one by one."""
         self.nodes.discard(name)
         self._totals.set_machine(name, None)
+        self._set_offers(name, None)
         self.vendors.pop(name, None)
         self.types.pop(name, None)
         report = self._reports.pop(name, _NO_REPORT)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Job, Machine, Placement, Slot
 from cotenant.core.units import MiB, MilliGpu
-from cotenant.kube.codec.assignment import tenant_for
+from cotenant.kube.codec.assignment import mps_rung, tenant_for
 from cotenant.kube.state.allocation import Allocation, Used
 from cotenant.node.devices.vendors import Vendor
 
@@ -23,6 +23,8 @@ class Totals:
     def __init__(self) -> None:
         self.gpus = 0
         """number of GPUs of all machines"""
+        self.mps_clients = 0
+        """number of allocations whose pods are clients of MPS"""
         self._cluster = Cluster.of([])
         self._machines: dict[str, Machine] = {}
         self._stale: set[str] = set()  # nodes that joined or left since the cluster was last read
@@ -73,6 +75,7 @@ class Totals:
         changed = before != allocation
         if changed:
             current = node in self._machines and node not in self._stale
+            self.mps_clients += _is_mps_client(allocation) - _is_mps_client(before)
             if before is not None:
                 self._add(before, -1)
                 del here[uid]
@@ -100,6 +103,10 @@ class Totals:
         self._shares[key] += sign * peak.gpus
         if not self._shares[key]:
             del self._memory[key], self._compute[key], self._shares[key]
+
+
+def _is_mps_client(allocation: Allocation | None) -> bool:
+    return allocation is not None and mps_rung(allocation.record) is not None
 
 
 def _same_gpus(one: Machine, other: Machine) -> bool:
