@@ -39,7 +39,7 @@ import yaml
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
-from cotenant.core.isolation import Rung
+from cotenant.core.isolation import USUAL, Rung
 from cotenant.core.links import link_matrix
 from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Job, Link, Machine, Placement, Slot
 from cotenant.core.placement.checks import NODE_LABELS
@@ -176,7 +176,7 @@ def _card(uuid: str, of: Table) -> Gpu:
         for key in ("type", "slots", "numa", "healthy", "cordoned", "mig", "part", "mps_clients", "under_mps")
         if key in of
     }
-    rungs = frozenset(map(Rung, of.get("rungs", ())))
+    rungs = frozenset(map(Rung, of["rungs"])) if "rungs" in of else USUAL
     return Gpu(uuid=uuid, memory=_memory(of.get("memory", 0)), rungs=rungs, **rest, **scaling)
 
 

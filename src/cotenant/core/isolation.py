@@ -45,6 +45,8 @@ LADDER = (Rung.DRIVER, Rung.MPS, Rung.PRELOAD, Rung.NONE)
 """highest first; a wish falls back downwards"""
 
 
+USUAL = frozenset({Rung.PRELOAD, Rung.NONE})
+"""the rungs of a GPU of which nothing is known"""
 BY_MPS = (Rung.DRIVER, Rung.MPS)
 """rungs whose tenants are MPS clients"""
 ONE_GPU = "each GPU has an MPS control daemon of its own, and a process can have only one; request one GPU"

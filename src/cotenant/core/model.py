@@ -11,7 +11,7 @@ from enum import IntEnum, StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
-from cotenant.core.isolation import Offer, Rung
+from cotenant.core.isolation import USUAL, Offer, Rung
 from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, Percent, Seconds
 
 Gpus = tuple[int, ...]
@@ -204,7 +204,7 @@ class Gpu:
     """its compute, of that of the partitioned GPU"""
     offer: Offer | None = None
     """what decides which rungs it has, for engines that ask about all GPUs of a cluster; None: not known"""
-    rungs: frozenset[Rung] = frozenset()
+    rungs: frozenset[Rung] = USUAL
     """the rungs of the isolation ladder that it has; read only for demands with a rung"""
     mps_clients: int = 0
     """how many tenants MPS takes on it"""

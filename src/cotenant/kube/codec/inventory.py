@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cotenant.core.isolation import Offer, Rung, most_clients, obstacle, rungs_of
+from cotenant.core.isolation import USUAL, Offer, Rung, most_clients, obstacle, rungs_of
 from cotenant.core.model import MACHINE_TYPE_LABEL, Gpu, Machine
 from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
@@ -42,8 +42,6 @@ CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""
 INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 """Written by the cloud provider."""
-WITHOUT_LADDER = frozenset({Rung.PRELOAD, Rung.NONE})
-"""The rungs of a GPU whose agent says nothing about them."""
 VERSION = 1
 MOST_NODE_GPUS = 64
 MOST_SLOTS = 1000
@@ -211,7 +209,7 @@ def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
             card=gpu.card,
             part=MilliGpu(gpu.part),
             offer=(offer := _offer_of(gpu)),
-            rungs=WITHOUT_LADDER if offer is None else rungs_of(offer),
+            rungs=USUAL if offer is None else rungs_of(offer),
             mps_clients=0 if offer is None or obstacle(Rung.MPS, offer) else most_clients(offer.capability),
         )
         for gpu in inventory.gpus
