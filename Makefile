@@ -88,7 +88,8 @@ lock: $(BOOTSTRAPPED) ## renew the locked versions in requirements/
 	@$(COMPILE) requirements/clients.in --output-file requirements/clients.txt
 
 clean: ## remove everything that make and the tools created
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache src/cotenant/_native
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache src/cotenant/_native \
+		src/cotenant/web/_uplot
 	find src native tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two steps, each with a stamp that exists only if the step succeeded: pip installs uv, then uv installs everything else.

@@ -1,9 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the vGPU library and cotenant-smi into the package: into the wheel, or beside the sources if it is editable.
+"""Puts the vGPU library, cotenant-smi and the charts of the pages into the package: into the wheel, or beside the
+sources if it is editable.
 
-Its name holds a part of its content's hash, so that an upgrade never writes to a file that a process has mapped. Where
-it cannot be built the package is installed all the same, and says at use that limits on real GPUs are not enforced.
+The library's name holds a part of its content's hash, so that an upgrade never writes to a file that a process has
+mapped. If it cannot be built the package is installed all the same, and says at use that limits on real GPUs are not
+enforced.
 """
 
 import hashlib
@@ -25,6 +27,7 @@ class VgpuLibraryHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root, machine = Path(self.root), platform.machine()
+        self._add_charts(root / "src" / "cotenant" / "web" / "_uplot", version, build_data)
         beside = root / "src" / "cotenant" / "_native"
         if version == "editable":
             shutil.rmtree(beside, ignore_errors=True)  # of an older content, or of another machine
@@ -47,6 +50,21 @@ class VgpuLibraryHook(BuildHookInterface[Any]):
                 build_data["force_include"][str(built)] = f"cotenant/_native/{machine}/{its_name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-linux_{machine}"
+
+    def _add_charts(self, beside: Path, version: str, build_data: dict[str, Any]) -> None:
+        """uPlot, which the pages draw charts with, from the package that contains it as a browser needs it."""
+        shutil.rmtree(beside, ignore_errors=True)
+        found = importlib.util.find_spec("uplot")
+        if found is None or found.origin is None:
+            self.app.display_warning("cotenant is built without uPlot: its pages will have no charts")
+            return
+        static = Path(found.origin).parent / "static"
+        for source in (static / "uPlot.iife.js", static / "uPlot.min.css"):
+            if version == "editable":
+                beside.mkdir(exist_ok=True)
+                shutil.copyfile(source, beside / source.name)
+            else:
+                build_data["force_include"][str(source)] = f"cotenant/web/_uplot/{source.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         self._made.cleanup()

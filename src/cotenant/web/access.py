@@ -4,6 +4,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Protocol
 
 from starlette.requests import Request
@@ -29,6 +30,20 @@ class Viewer:
     """for the source, which may be made together with the access"""
 
 
+class Problem(Protocol):
+    """Makes the page that says what is wrong: `Site.problem`."""
+
+    def __call__(
+        self,
+        status: HTTPStatus,
+        text: str,
+        *,
+        title: str | None = None,
+        script: str | None = None,
+        command: str | None = None,
+    ) -> Response: ...
+
+
 class Access(Protocol):
     """Identifies viewers. The pages answer nothing but the sign-in to a request without one."""
 
@@ -37,10 +52,10 @@ class Access(Protocol):
         """The names in the Host header that are accepted, without port; None: all, because each request carries a
         credential that no other site can make a browser send."""
 
-    def routes(self) -> Sequence[Route]:
+    def routes(self, problem: Problem) -> Sequence[Route]:
         """Of the sign-in; reachable without a viewer."""
 
     async def viewer(self, request: Request) -> Viewer | None: ...
 
-    def challenge(self, request: Request) -> Response:
+    def challenge(self, request: Request, problem: Problem) -> Response:
         """The answer to a request without a viewer: a page that says how to sign in."""

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface between the pages and an engine: what one machine and a cluster both implement."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cotenant.errors import CotenantError
@@ -14,17 +14,22 @@ class AbsentError(CotenantError):
     """What was asked for does not exist, or the viewer may not know that it does."""
 
 
+class ForbiddenError(CotenantError):
+    """The viewer may not do this."""
+
+
 class Source(Protocol):
     """What the pages ask an engine. Called from one event loop.
 
     Each method gets the viewer and answers with what this viewer may see and nothing else. InputError means that the
-    question makes no sense, AbsentError that there is no such thing; other CotenantErrors that it is impossible now.
+    question makes no sense, AbsentError that there is no such thing, ForbiddenError that the viewer may not do it;
+    other CotenantErrors that it is impossible now.
     """
 
     async def snapshot(self, viewer: Viewer) -> Overview:
         """The present state. Asked for once a second at most for each `Viewer.scope`, and only while it is watched."""
 
-    def changes(self) -> AsyncIterator[None]:
+    def changes(self) -> AsyncGenerator[None, None]:
         """Yields when something may have changed, as often as it likes: the pages limit how often they look."""
 
     async def job(self, viewer: Viewer, job: str) -> JobDetail: ...
@@ -32,7 +37,7 @@ class Source(Protocol):
     async def charts(self, viewer: Viewer, job: str) -> Charts:
         """At most a few thousand points."""
 
-    def logs(self, viewer: Viewer, job: str) -> AsyncIterator[LogPiece]:
+    def logs(self, viewer: Viewer, job: str) -> AsyncGenerator[LogPiece, None]:
         """The last lines of the job's output, then what follows, until the job has ended.
 
         Reads on only as fast as it is iterated, and then jumps to the end: `LogPiece.skipped`.

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The access of one machine: links with a token that works once, exchanged for a cookie.
+
+Only a user who can connect to the daemon's unix socket gets a link. The token stands behind the # of the address, which
+browsers send to no server and to no other page. The cookie is signed with a key of the state folder, so that sessions
+survive a restart of the daemon.
+"""
+
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from cotenant.web.access import Problem, Viewer
+from cotenant.web.forms import is_foreign, small_form
+from cotenant.web.model import Verb
+
+TOKEN_S = 600.0
+"""how long a link works"""
+SESSION_S = 7 * 86_400
+MOST_TOKENS = 64
+KEY = "web.key"
+KEY_BYTES = 32
+READ, ACT = "read", "act"
+"""rights of a session"""
+COMMAND = "cotenant web"
+
+
+class Sessions:
+    """Links and cookies of one daemon."""
+
+    def __init__(
+        self, *, user: str, key: bytes, hosts: frozenset[str], verbs: frozenset[Verb] = frozenset(Verb)
+    ) -> None:
+        self._user, self._key, self._hosts, self._verbs = user, key, hosts, verbs
+        self._tokens: dict[str, tuple[float, str]] = {}
+        """digest -> when it expires, and its rights"""
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return self._hosts
+
+    def token(self, *, act: bool) -> str:
+        """A new token, which works once."""
+        now = time.time()
+        self._tokens = {digest: one for digest, one in self._tokens.items() if one[0] > now}
+        while len(self._tokens) >= MOST_TOKENS:
+            self._tokens.pop(next(iter(self._tokens)))
+        token = secrets.token_urlsafe(32)
+        self._tokens[_digest(token)] = now + TOKEN_S, ACT if act else READ
+        return token
+
+    def routes(self, problem: Problem) -> Sequence[Route]:
+        async def ask(request: Request) -> Response:
+            """A page whose script sends the token. It changes nothing itself, so a link may be fetched in advance."""
+            text = "Opening the pages. If nothing happens, paste the token of the link."
+            return problem(HTTPStatus.OK, text, title="Sign in", script="enter.js")
+
+        async def enter(request: Request) -> Response:
+            rights = await self._redeemed(request)
+            if rights is None:
+                text = "This link was used already, or is older than 10 minutes. This prints another one:"
+                return problem(HTTPStatus.FORBIDDEN, text, title="Sign in", command=COMMAND)
+            return self._entered(request, rights)
+
+        return (Route("/enter", ask, methods=["GET"]), Route("/enter", enter, methods=["POST"]))
+
+    async def viewer(self, request: Request) -> Viewer | None:
+        return self._viewer(request.cookies.get(cookie_name(request), ""))
+
+    def challenge(self, request: Request, problem: Problem) -> Response:
+        text = "These pages show jobs and their output, so they are for the user of the daemon. This prints a link:"
+        return problem(HTTPStatus.UNAUTHORIZED, text, title="Sign in", command=COMMAND)
+
+    async def _redeemed(self, request: Request) -> str | None:
+        """The rights of the token in a form of ours; None: it is not valid, or the form is another site's."""
+        token = (await small_form(request)).get("token", [""])[0].strip()
+        expires, rights = self._tokens.pop(_digest(token), (0.0, READ))
+        return None if is_foreign(request) or expires < time.time() else rights
+
+    def _entered(self, request: Request, rights: str) -> Response:
+        answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        answer.set_cookie(
+            cookie_name(request),
+            self._cookie(rights),
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    def _cookie(self, rights: str) -> str:
+        text = f"{rights}.{int(time.time()) + SESSION_S}.{secrets.token_urlsafe(16)}"
+        return f"{text}.{self._sign('session', text)}"
+
+    def _viewer(self, cookie: str) -> Viewer | None:
+        text, _, given = cookie.rpartition(".")
+        if not hmac.compare_digest(given.encode(), self._sign("session", text).encode()):
+            return None
+        rights, expires, _ = text.split(".")
+        if int(expires) < time.time():
+            return None
+        verbs = self._verbs if rights == ACT else frozenset[Verb]()
+        return Viewer(name=self._user, verbs=verbs, csrf=self._sign("csrf", cookie))
+
+    def _sign(self, purpose: str, text: str) -> str:
+        return hmac.new(self._key, f"{purpose}:{text}".encode(), sha256).hexdigest()
+
+
+def cookie_name(request: Request) -> str:
+    """Browsers send a cookie to every port of a host, so that two daemons would overwrite each other's."""
+    return f"cotenant-{urlsplit('//' + request.headers.get('host', '')).port or 80}"
+
+
+def session_key(state: Path) -> bytes:
+    """The key in the state folder, made at the first use; only its owner can read it."""
+    path = state / KEY
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        found = b""
+    if len(found) != KEY_BYTES:
+        found = secrets.token_bytes(KEY_BYTES)
+        fresh = path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(found)
+        fresh.replace(path)
+    return found
+
+
+def _digest(token: str) -> str:
+    """Tokens are looked up by their digest, so that the time of the look-up says nothing about them."""
+    return sha256(token.encode()).hexdigest()
