@@ -37,7 +37,7 @@ def find_preemptions(
         kind = (job.demand, job.replicas)
         if kind in hopeless:
             continue
-        found = _displace(ranker, job, [one for one in last_first if one[0].id not in gone], cluster, turn)
+        found = displace(ranker, job, [one for one in last_first if one[0].id not in gone], cluster, turn)
         if found is None:
             hopeless.add(kind)
             continue
@@ -48,7 +48,7 @@ def find_preemptions(
             yield victims
 
 
-def _displace(
+def displace(
     ranker: Ranker, job: Job, last_first: Sequence[Holder], cluster: Cluster, turn: Turn
 ) -> tuple[list[Job], Decision] | None:
     """The fewest last jobs whose removal lets this one start, without those that can stay after all."""

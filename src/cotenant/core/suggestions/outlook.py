@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What-if: where a job would go now, and how slow it and its neighbours would get. Nothing is placed."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cotenant.core.cluster import Cluster, Node
+from cotenant.core.interference import ALONE, Speed
+from cotenant.core.model import Placement, Reason, Slot, Tenant
+from cotenant.core.placement.deciding import place_gang, rank
+from cotenant.core.placement.ranking import Fit
+from cotenant.core.sharing.orders import tenants_on
+from cotenant.core.sharing.speeds import Belief, tenant_set_of
+from cotenant.core.suggestions.search import Search
+
+
+class TenantOutlook(NamedTuple):
+    """The job itself or a neighbour, on a GPU that the job would use. Speeds are relative to running alone."""
+
+    job: str
+    replica: int
+    slot: Slot
+    """the node and the GPU"""
+    workload: str | None
+    before: Speed | None
+    """the predicted speed now; None: it is the job itself"""
+    after: Speed
+    """the predicted speed beside the job"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Where a job would go, or why it would wait."""
+
+    placements: tuple[Placement, ...] = ()
+    """empty: it would wait"""
+    tenants: tuple[TenantOutlook, ...] = ()
+    fits: tuple[Fit, ...] = ()
+    """the best slots for one member, best first"""
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    """why each other node refuses it"""
+    waits: Reason | None = None
+    """why the sharing gate lets it wait although it fits"""
+    trial: bool = False
+    """it would be judged again after a measurement"""
+
+
+def outlook(search: Search, workloads: Mapping[str, str] | None = None) -> Outlook:
+    """What would happen to the job of a search. `workloads` names those of tenants whose demands name none."""
+    memory, job, cluster = search.memory, search.job, search.cluster
+    closed = search.closed
+    nodes = None if not closed else [name for name in cluster.names if name not in closed]
+    ranking = rank(search.policy, job, cluster, nodes, ranker=memory.ranker, crowding=search.crowding)
+    found = place_gang(memory.ranker, job, cluster, None, search.crowding, closed)
+    if found is None:
+        return Outlook(fits=ranking.fits, reasons=ranking.reasons, waits=ranking.verdict.reason)
+    after, belief = found.cluster, search.policy.known.belief
+    tenants = tuple(_tenants(belief, cluster, after, found.placements, workloads or {}))
+    trial = any(one.trial for one in found.placements)
+    return Outlook(found.placements, tenants, ranking.fits, ranking.reasons, None, trial)
+
+
+def _tenants(
+    belief: Belief, before: Cluster, after: Cluster, placements: tuple[Placement, ...], workloads: Mapping[str, str]
+) -> Iterator[TenantOutlook]:
+    new = {(one.job.id, one.replica) for one in placements}
+    gpus = dict.fromkeys((one.slot.node, gpu) for one in placements for gpu in one.slot.gpus)
+    for node, gpu in gpus:
+        then = _speeds(belief, after.node(node), gpu, workloads)
+        now = {(one.job, one.replica): speed for one, _, speed in _speeds(belief, before.node(node), gpu, workloads)}
+        for tenant, workload, speed in sorted(then, key=lambda item: (item[0].job, item[0].replica) not in new):
+            key = tenant.job, tenant.replica
+            known = None if key in new else now.get(key, ALONE)
+            yield TenantOutlook(tenant.job, tenant.replica, Slot(node, (gpu,)), workload, known, speed)
+
+
+def _speeds(
+    belief: Belief, node: Node, gpu: int, workloads: Mapping[str, str]
+) -> list[tuple[Tenant, str | None, Speed]]:
+    """The tenants of a GPU with their workloads and predicted speeds."""
+    there = [(one.demand.workload or workloads.get(one.job), one) for one in tenants_on(node, gpu)]
+    if not there:
+        return []
+    there.sort(key=lambda item: str(item[0]))  # the order of a `TenantSet`
+    speeds = belief.speeds(tenant_set_of(node.machine.gpus[gpu].type, [workload for workload, _ in there]))
+    return [(one, workload, speed) for (workload, one), speed in zip(there, speeds, strict=True)]
