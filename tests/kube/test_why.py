@@ -34,8 +34,8 @@ from tests.kube.control_plane import KEY, KNOWS, ControlPlane, play, until
 from tests.kube.http import ask, beside, serving
 from tests.kube.process import kubeconfig
 
-Answer = Callable[[str, str], Awaitable[Reply]]
-PROXY = ["v1", "namespaces", "cotenant-system", "services", "https:cotenant-scheduler:443", "proxy", "why"]
+Answer = Callable[[str, str, str], Awaitable[Reply]]
+PROXY = ["v1", "namespaces", "cotenant-system", "services", "https:cotenant-scheduler:443", "proxy"]
 
 
 @asynccontextmanager
@@ -43,16 +43,16 @@ async def proxy(answer: Answer) -> AsyncIterator[int]:
     """The part of an API server that hands a request on; its port."""
 
     async def handed(words: tuple[str, ...], _body: bytes) -> Reply:
-        *path, namespace, name = words
+        *path, verb, namespace, name = words
         assert path == PROXY
-        return await answer(namespace, name)
+        return await answer(verb, namespace, name)
 
     async def secret(words: tuple[str, ...], _body: bytes) -> Reply:
         assert words == ("v1", "namespaces", "cotenant-system", "secrets", "cotenant-why")
         named = {"name": "cotenant-why", "namespace": "cotenant-system"}
         return json_reply({"metadata": named, "data": {"key": b64encode(KEY).decode()}})
 
-    asked = Route(method="GET", answer=handed, segments=len(PROXY) + 2, refuse=status_reply, key=lambda: KEY)
+    asked = Route(method="GET", answer=handed, segments=len(PROXY) + 3, refuse=status_reply, key=lambda: KEY)
     read = Route(method="GET", answer=secret, segments=5)
     both = [application({"api": one}, ErrorLog(print)) for one in (asked, read)]
 
@@ -67,8 +67,8 @@ async def proxy(answer: Answer) -> AsyncIterator[int]:
 def proxy_to(plane: ControlPlane) -> AbstractAsyncContextManager[int]:
     """The part of an API server that hands a request on to a scheduler."""
 
-    async def scheduler(namespace: str, name: str) -> Reply:
-        answer = await ask(plane.api_port, "GET", f"/why/{namespace}/{name}", headers=KNOWS)
+    async def scheduler(verb: str, namespace: str, name: str) -> Reply:
+        answer = await ask(plane.api_port, "GET", f"/{verb}/{namespace}/{name}", headers=KNOWS)
         return Reply(answer.body, answer.status)
 
     return proxy(scheduler)
@@ -79,7 +79,7 @@ def access(port: int) -> Access:
 
 
 def said_when(reply: Reply) -> str:
-    async def refuse(_namespace: str, _name: str) -> Reply:
+    async def refuse(_verb: str, _namespace: str, _name: str) -> Reply:
         return reply
 
     with beside(proxy(refuse)) as port, pytest.raises(CotenantError) as error:
@@ -257,7 +257,7 @@ WAITING = {
 def config(tmp_path: Path) -> Iterator[Path]:
     """A kubeconfig for a cluster in which every pod waits."""
 
-    async def answer(_namespace: str, _name: str) -> Reply:
+    async def answer(_verb: str, _namespace: str, _name: str) -> Reply:
         return json_reply(WAITING)
 
     with beside(proxy(answer)) as port:

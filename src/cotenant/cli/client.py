@@ -155,6 +155,8 @@ def _line(stream: BufferedReader) -> bytes:
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
+MOST_SUGGESTED = 3
+"""changes that are named if the daemon refuses a job"""
 FINGERPRINT_VARIABLE, AUTHORITIES_VARIABLE = "COTENANT_TLS_FINGERPRINT", "COTENANT_TLS_CA"
 FINGERPRINT = re.compile(r"sha256:[0-9a-fA-F]{64}", re.ASCII)
 
@@ -297,5 +299,7 @@ def _raise(status: int, content: bytes) -> None:
     except msgspec.MsgspecError:
         raise CotenantError(f"the daemon answered with HTTP status {status}") from None
     text = ": ".join([problem.error, "; ".join(problem.reasons.values())] if problem.reasons else [problem.error])
+    if problem.suggestions:
+        text += f"; it would run {', or '.join(problem.suggestions[:MOST_SUGGESTED])}"
     default = RefusedByDaemonError if status < 500 else CotenantError
     raise {404: NotFoundError, 422: NeverFitsError}.get(status, default)(text)

@@ -35,6 +35,7 @@ SECTIONS = {
         "show": ("jobs", "Shows all details of a job."),
         "logs": ("jobs", "Prints the output of a job."),
         "why": ("why", "Explains why a job waits, or why it was placed where it is."),
+        "whatif": ("whatif", "Shows where a job would go, and who would slow down."),
         "cancel": ("jobs", "Stops running jobs, or removes queued ones."),
         "retry": ("jobs", "Runs a job again after it has ended."),
         "profile": ("profile", "Measures a command while it runs alone on a GPU."),

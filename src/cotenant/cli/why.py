@@ -12,14 +12,16 @@ import click
 from cotenant.cli.cluster_jobs import KUBERNETES, Where, on_option, pod_to_explain
 from cotenant.cli.options import job_argument, output_option
 from cotenant.cli.pods import STATES, ask_about_pod, is_pod, pod_options, speed_line
+from cotenant.cli.suggested import gpus_of, suggestion_lines
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cotenant.core.model import Slot
     from cotenant.core.placement.ranking import Ranking
     from cotenant.kube.scheduler.why import WhyPod
+    from cotenant.wire.explanation import SuggestionView
 
 MOST_BYTES = 512 * 1024 * 1024
 
@@ -92,7 +94,7 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
     if answer.get("end") is not None:
         lines = list(_end_lines(job, answer["end"]))
     elif placed is not None:
-        lines = [f"{job} is {state} on {_gpus(placed)} (policy {policy})", reason.removeprefix(f"{policy}: ")]
+        lines = [f"{job} is {state} on {gpus_of(placed)} (policy {policy})", reason.removeprefix(f"{policy}: ")]
     else:
         lines = [f"{job} is {state} (policy {policy})"]
     if state == "queued":
@@ -102,6 +104,7 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
         )
         lines.append(f"it waits: {reason}; {position}")
         lines += _overtaking(answer)
+        lines += suggestion_lines(_suggestions(answer), wide=wide, one_machine=True)
     if answer.get("isolation") is not None:
         lines.append(f"isolation: {answer['isolation']}")
     lines += [f"note: {note}" for note in answer.get("notes", ())]
@@ -109,9 +112,17 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
     if wide:
         for fit in answer["fits"]:
             score = " ".join(f"{part:g}" for part in fit["score"])
-            lines.append(f"fits on {_gpus(fit['gpus'])}, score {score}")
+            lines.append(f"fits on {gpus_of(fit['gpus'])}, score {score}")
         lines += [f"{node}: {reason}" for node, reason in answer["reasons"].items()]
     click.echo("\n".join(map(printable, lines)))
+
+
+def _suggestions(answer: dict[str, Any]) -> "list[SuggestionView]":
+    import msgspec
+
+    from cotenant.wire.explanation import SuggestionView
+
+    return msgspec.convert(answer.get("suggestions", []), list[SuggestionView])
 
 
 def _end_lines(job: str, end: "Mapping[str, Any]") -> "Iterator[str]":
@@ -145,15 +156,6 @@ def _overtaking(answer: dict[str, Any]) -> "Iterable[str]":
         yield from (f"  {one['job']}: {one['reason']}" for one in named)
         if answer["overtaken"] > len(named):
             yield f"  and {answer['overtaken'] - len(named)} before these"
-
-
-def _gpus(indices: "Sequence[int]") -> str:
-    """`GPU 0`, `GPUs 0 1`, or `no GPU`."""
-    from cotenant.wire.text import inflect
-
-    if not indices:
-        return "no GPU"
-    return f"{inflect(len(indices), 'GPU')} {' '.join(map(str, indices))}"
 
 
 def _neighbour(neighbour: dict[str, Any]) -> str:
@@ -191,7 +193,7 @@ def _print_table(answer: dict[str, Any], ranking: "Ranking", most: int) -> None:
     from cotenant.wire.text import counted
 
     console = Console()
-    where = ", ".join(f"{slot['node']} {_gpus(slot['gpus'])}" for slot in answer["slots"])
+    where = ", ".join(f"{slot['node']} {gpus_of(slot['gpus'])}" for slot in answer["slots"])
     console.print(escape(f"{answer['job']} under {answer['policy']}: {where or 'fits nowhere'}"), highlight=False)
     if ranking.fits:
         fits = Table("rank", "node", "GPUs", "score")
@@ -247,10 +249,11 @@ def _pod_lines(answer: "WhyPod", most: int, wide: bool) -> "Iterable[str]":
     yield from () if answer.isolation is None else (f"isolation: {answer.isolation}",)
     yield from (f"note: {note}" for note in answer.notes)
     yield from map(speed_line, answer.tenants if len(answer.tenants) > 1 else ())
+    yield from suggestion_lines(answer.suggestions, answer.gang, wide=wide, one_machine=False)
     if answer.state != "waiting" and not wide:
         return
     rows = [
-        (fit.node, f"fits on {_gpus(fit.gpus)}, score {' '.join(f'{part:g}' for part in fit.score)}")
+        (fit.node, f"fits on {gpus_of(fit.gpus)}, score {' '.join(f'{part:g}' for part in fit.score)}")
         for fit in answer.fits
     ] + [(refusal.node, refusal.text) for refusal in answer.refusals]
     shown = rows if wide else rows[:most]

@@ -10,6 +10,8 @@ from cotenant.core.model import Demand, Job, Machine
 from cotenant.core.placement.deciding import place_gang
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.objectives import demands_for
+from cotenant.core.suggestions.search import Memory, Search
+from cotenant.core.suggestions.suggesting import ordered, suggestions
 from cotenant.core.units import MiB, Seconds, format_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.isolation import JobIsolation, check_wish, rung_of
@@ -21,9 +23,9 @@ from cotenant.wire.profile import WorkloadId, workload_of
 class RefusedError(CotenantError):
     """A request that this machine can never run, with a reason for each node."""
 
-    def __init__(self, message: str, reasons: dict[str, str]) -> None:
+    def __init__(self, message: str, reasons: dict[str, str], suggestions: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.reasons = reasons
+        self.reasons, self.suggestions = reasons, suggestions
 
 
 def predicts(policy: Policy) -> bool:
@@ -47,32 +49,38 @@ class Admission:
         self._gpus = gpus
         self._empty = Cluster.of([replace(machine, gpus=gpus)])
 
-    def admit(self, job_id: str, request: JobRequest, submitted: float) -> Job:
-        """The job of a request; RefusedError if it would not fit on the empty machine."""
+    def admit(self, job_id: str, request: JobRequest, submitted: float, *, introduce: bool = True) -> Job:
+        """The job of a request; RefusedError if it would not fit on the empty machine. `introduce` as in `job_of`."""
         self._refuse_impossible_latency(request)
         self._refuse_impossible_limit(request)
         check_wish(self._isolation, request)
-        job = self.job_of(job_id, request, submitted)
+        job = self.job_of(job_id, request, submitted, introduce=introduce)
         ranker = self._learner.ranker
         if place_gang(ranker, job, self._empty) is None:
             reasons = ranker.reasons(job.demand, self._empty)
-            raise RefusedError("this can never run here", {node: str(why) for node, why in reasons.items()})
+            found = ordered(suggestions(Search(Memory(ranker.policy), job, self._empty)))
+            raise RefusedError(
+                "this can never run here",
+                {node: str(why) for node, why in reasons.items()},
+                tuple(one.text for one in found),
+            )
         return job
 
     def note(self, request: JobRequest) -> str | None:
         """A sentence if an admitted job gets another isolation than it wishes for."""
         return check_wish(self._isolation, request)
 
-    def job_of(self, job_id: str, request: JobRequest, submitted: float) -> Job:
+    def job_of(self, job_id: str, request: JobRequest, submitted: float, *, introduce: bool = True) -> Job:
         """A request as the core sees it, with one demand for each compute share that meets its latency objective.
 
         Its workload is named only under a policy that predicts speeds: each workload name is a demand of its own, and
-        fewer different demands are ranked faster.
+        fewer different demands are ranked faster. `introduce` tells the predictor about a new workload.
         """
         job, workload = job_of(job_id, request, submitted), workload_of(request)
         demand = replace(job.demand, rung=rung_of(self._isolation, request.isolation, request.gpus))
         if predicts(self._learner.policy):
-            self._profiles.introduce(workload)
+            if introduce:
+                self._profiles.introduce(workload)
             demand = replace(demand, workload=workload.name)
         demands = (demand,) if request.latency_s is None else self._demands(demand, workload, request.latency_s)
         return replace(job, demand=demands[0], alternatives=demands[1:])

@@ -25,6 +25,7 @@ from cotenant.local.admission import RefusedError
 from cotenant.local.engine import Engine
 from cotenant.local.queries import UnknownError
 from cotenant.wire.codec import decode
+from cotenant.wire.explanation import WhatIf, WhatIfRequest
 from cotenant.wire.local import (
     JOB_ID,
     MOST_BYTES,
@@ -104,6 +105,12 @@ async def retry(engine: Engine, request: Request) -> Response:
 
 async def why(engine: Engine, request: Request) -> Response:
     return json_response(engine.queries.why(request.path_params["job"]))
+
+
+async def what_if(engine: Engine, request: Request) -> Response:
+    body = await bounded_body(request)
+    wanted = decode(body, WhatIfRequest, "a job that does not exist") if body else WhatIfRequest()
+    return json_response(engine.queries.foresight.what_if(wanted))
 
 
 async def profile(engine: Engine, request: Request) -> Response:
@@ -304,6 +311,15 @@ ENDPOINTS = (
         MigPlanRequest,
         takes_always=False,
     ),
+    Endpoint(
+        "POST",
+        "/v1/whatif",
+        "Show where a job would go now, and how slow it and its neighbours would get; nothing is changed",
+        what_if,
+        WhatIf,
+        WhatIfRequest,
+        takes_always=False,
+    ),
     Endpoint("POST", "/v1/prune", "Remove the files of jobs that have ended", prune, Pruned, PruneRequest),
     Endpoint("GET", "/v1/events", "Stream events", events, query=(("after", "integer"),)),
     Endpoint("POST", "/v1/shutdown", "Stop the daemon; jobs keep running", shut_down, dict[str, Any]),
@@ -320,7 +336,9 @@ def application(engine: Engine, token: str | None = None) -> ASGIApp:
             except UnknownError as error:
                 return json_response(Problem(error=str(error)), 404)
             except RefusedError as error:
-                return json_response(Problem(error=str(error), reasons=error.reasons), 422)
+                return json_response(
+                    Problem(error=str(error), reasons=error.reasons, suggestions=error.suggestions), 422
+                )
             except InputError as error:
                 return json_response(Problem(error=str(error)), 400)
             except CotenantError as error:

@@ -5,6 +5,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,12 +20,14 @@ from cotenant.core.isolation import Granted, Refused, Rung
 from cotenant.core.model import Job, Placement, Slot
 from cotenant.core.placement.deciding import queue_position
 from cotenant.core.placement.repartition import repartition
+from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
 from cotenant.local.admission import Admission, predicts
 from cotenant.local.config import Resources
 from cotenant.local.devices import Devices
+from cotenant.local.foresight import Foresight
 from cotenant.local.grants import JobGrants
 from cotenant.local.isolation import rung_of
 from cotenant.local.job_queue import JobQueue
@@ -101,6 +104,7 @@ class Queries:
         self._launcher, self._runs, self._tenants = launcher, runs, tenants
         self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
         self._grants = grants
+        self.foresight = Foresight(learner, admission, queue, tenants, time.time)
         self.set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
         self.notes: list[str] = []
@@ -150,6 +154,7 @@ class Queries:
             **explain(self._view(record, waiting), self.core_job(record), placement, waiting),
             "end": self._how_it_ended(record) if record.state in ENDED else None,
             **(self._overtaken(record) if record.id in self._queue.jobs else {}),
+            "suggestions": self._suggestions(record),
             "policy": self._learner.policy.name,
             "company": self._interference.company(record.id),
             "isolation": self._rung(record.id, request_of(record).isolation, request_of(record).gpus),
@@ -157,8 +162,20 @@ class Queries:
             "notes": [
                 *(note for note in self._notes(request_of(record)) if note is not None),
                 *self._grants.notes(record.id),
+                *self._no_share_notes(record.id),
             ],
         }
+
+    def _suggestions(self, record: JobRecord) -> list[Any]:
+        """What would make a waiting job fit."""
+        job = self._queue.jobs.get(record.id)
+        return [] if job is None else [msgspec.to_builtins(one) for one in self.foresight.suggestions(job)]
+
+    def _no_share_notes(self, job: str) -> Iterator[str]:
+        placed = self._tenants.placed.get(job)
+        if placed is not None:
+            demand = placed.placement.job.demand
+            yield from no_share_notes(demand, self._tenants.cluster.at(0), placed.gpus, job)
 
     def _notes(self, request: JobRequest) -> list[str | None]:
         """What its owner should know about its limits."""

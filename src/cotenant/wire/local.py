@@ -258,6 +258,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     reasons: dict[str, str] = {}
+    suggestions: tuple[str, ...] = ()
+    """with what it would be carried out, the smallest change first"""
 
 
 def described_state(job: JobView) -> str:

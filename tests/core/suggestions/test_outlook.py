@@ -32,7 +32,7 @@ def learned() -> Predicted:
 def test_it_goes_where_the_next_pass_would_place_it(policy: str) -> None:
     built = build_policy(policy, Knowledge(belief=learned()))
     new = job("new", share(3000, 300, workload="lstm"))
-    found = outlook(Search(Memory(built), new, BUSY))
+    found = outlook(Search(Memory(built), new, BUSY, crowding=1 / 2))  # it would be the only one that waits
     assert found.placements == decide(built, [new], BUSY, Seconds(0.0)).placements
 
 

@@ -40,31 +40,31 @@ def texts(found: list[Suggestion]) -> list[str]:
 
 def test_less_memory_is_suggested_to_the_mebibyte_and_says_who_would_have_to_end() -> None:
     found = suggested(share(8000))
-    assert texts(found) == ["6000 MiB of GPU memory instead of 8000 MiB", "without y"]
+    assert texts(found) == ["with 6000 MiB of GPU memory instead of 8000 MiB", "without y"]
     assert found[0].demand == share(6000)
     assert [one.slots for one in found] == [(Slot("a", (0,)),), (Slot("a", (1,)),)]
 
 
 def test_less_compute_is_suggested_in_whole_percents() -> None:
-    assert "50 % of a GPU's compute instead of 76.5 %" in texts(suggested(share(5000, 765)))
+    assert "with 50 % of a GPU's compute instead of 76.5 %" in texts(suggested(share(5000, 765)))
 
 
 def test_if_neither_amount_alone_is_enough_both_are_lowered() -> None:
     found = [one for one in suggested(share(8000, 1000)) if one.demand is not None]
     assert texts(found) == [
-        "90 % of a GPU's compute instead of 100 % and 4000 MiB of GPU memory instead of 8000 MiB",
-        "50 % of a GPU's compute instead of 100 % and 6000 MiB of GPU memory instead of 8000 MiB",
+        "with 90 % of a GPU's compute instead of 100 % and 4000 MiB of GPU memory instead of 8000 MiB",
+        "with 50 % of a GPU's compute instead of 100 % and 6000 MiB of GPU memory instead of 8000 MiB",
     ]
     assert [one.kind for one in found] == ["compute+memory"] * 2
 
 
 def test_a_job_that_wants_whole_gpus_is_told_the_percents_that_are_free() -> None:
     found = [one for one in suggested(Demand(memory_percent=Percent(100))) if one.demand is not None]
-    assert texts(found)[0] == "90 % of a GPU's compute instead of 100 % and 25 % of GPU memory instead of 100 %"
+    assert texts(found)[0] == "with 90 % of a GPU's compute instead of 100 % and 25 % of GPU memory instead of 100 %"
 
 
 def test_fewer_gpus() -> None:
-    assert "1 GPU instead of 2 GPUs" in texts(suggested(share(5000, gpus=2)))
+    assert "with 1 GPU instead of 2 GPUs" in texts(suggested(share(5000, gpus=2)))
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_a_constraint_is_dropped_or_replaced(demand: Demand, text: str) -> None:
     gpus = [card(type=kind, rungs=frozenset({Rung.PRELOAD})) for kind in ("A100", "T4")]
     both = [placed(f"t{i}", share(1000), "a", i) for i in range(2)]
     cluster = cluster_with([machine_of("a", *gpus)], *both)
-    assert text in texts(suggested(demand, cluster))
+    assert f"with {text}" in texts(suggested(demand, cluster))
 
 
 def test_an_init_container_that_needs_too_much_is_named() -> None:
     init = Container(kind=ContainerKind.INIT, memory=MiB(9000), compute=MilliGpu(0))
     app = Container(memory=MiB(1000), compute=MilliGpu(0))
     found = suggested(Demand(containers=(init, app)))
-    assert texts(found)[0] == "6000 MiB of GPU memory in container 0 instead of 9000 MiB"
+    assert texts(found)[0] == "with 6000 MiB of GPU memory in container 0 instead of 9000 MiB"
 
 
 def test_if_the_sharing_gate_waits_an_idle_gpu_is_what_helps() -> None:
@@ -108,7 +108,7 @@ def test_a_gang_says_how_many_members_fit_and_what_the_next_one_lacks() -> None:
     assert (standing.needed, standing.fit) == (3, 2)
     assert str(standing.lacks) == "needs 5000 MiB on one GPU; the freest has 3000 MiB free"
     found = suggested(gang, cluster)
-    assert texts(found) == ["4000 MiB of GPU memory instead of 5000 MiB", "without x"]
+    assert texts(found) == ["with 4000 MiB of GPU memory instead of 5000 MiB", "without x"]
 
 
 def test_a_search_that_is_given_up_says_that_it_is_not_exact() -> None:
@@ -118,7 +118,7 @@ def test_a_search_that_is_given_up_says_that_it_is_not_exact() -> None:
     cluster = cluster_with(nodes, *busy)
     wanted = share(8000, use_uuids=frozenset(f"n{i:03}-0" for i in range(50)))
     full = suggested(wanted, cluster)
-    assert full[0].text == "6000 MiB of GPU memory instead of 8000 MiB"
+    assert full[0].text == "with 6000 MiB of GPU memory instead of 8000 MiB"
     assert full[0].exact
     some = suggested(wanted, cluster, budget=90)
     assert all(not one.exact for one in some if one.kind == "memory")

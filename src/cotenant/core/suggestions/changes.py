@@ -27,7 +27,7 @@ class Change(NamedTuple):
     """memory, compute, gpus, cpu, host-memory, type, uuid, mig, isolation, exclusive, numa, link, affinity,
     anti-affinity, end or quota"""
     text: str
-    """what to request instead, to follow "with" """
+    """what to request instead, or what has to end"""
     was: int = 0
     """the amount now; 0 if no amount changes"""
     now: int = 0
@@ -47,7 +47,7 @@ class Suggestion:
     demand: Demand | None = None
     """what to request; None: the request stays"""
     slots: tuple[Slot, ...] = ()
-    """where it would be placed"""
+    """the slots that it would get"""
     exact: bool = True
     """No smaller change of this kind is enough. If not, the search was given up before that was known."""
 
@@ -57,7 +57,9 @@ class Suggestion:
 
     @property
     def text(self) -> str:
-        return " and ".join(change.text for change in self.changes)
+        """To follow "it would fit"."""
+        joined = " and ".join(change.text for change in self.changes)
+        return f"without {joined}" if self.kind == "end" else f"with {joined}"
 
 
 class Axis(NamedTuple):

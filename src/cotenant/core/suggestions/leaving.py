@@ -19,6 +19,8 @@ END_SIZE = 0.5
 """how large a change is for each job that has to end, beside an amount that is lowered by such a part"""
 MOST_NODES = 24
 """nodes that are searched: those with the fewest tenants on as many GPUs as are needed"""
+MOST_NAMED = 8
+"""jobs in one sentence"""
 MOST_TENANTS = 64
 """on a node that is searched"""
 MOST_HOLDERS = 128
@@ -42,7 +44,9 @@ def least_leaving(search: Search, stakes: Mapping[str, Stake]) -> Suggestion | N
         return None
     way, node = best
     if search.is_plain:
-        return ending(way.victims, (Slot(node.name, way.gpus),))
+        slots = (Slot(node.name, way.gpus),)
+        allowed = way.victims and (search.allows is None or search.allows(search.job.demand, slots))
+        return ending(way.victims, slots) if allowed else None
     return _past_the_gate(search, node, way.victims)
 
 
@@ -69,7 +73,7 @@ def _past_the_gate(search: Search, node: Node, victims: Sequence[str]) -> Sugges
 
 def ending(jobs: Sequence[str], slots: tuple[Slot, ...]) -> Suggestion:
     """The suggestion that these jobs end."""
-    text = f"without {', '.join(jobs[:8])}" + f" and {len(jobs) - 8} more" * (len(jobs) > 8)
+    text = ", ".join(jobs[:MOST_NAMED]) + f" and {len(jobs) - MOST_NAMED} more" * (len(jobs) > MOST_NAMED)
     return Suggestion((Change("end", text, names=tuple(jobs)),), END_SIZE * len(jobs), slots=slots)
 
 

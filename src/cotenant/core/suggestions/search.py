@@ -24,6 +24,7 @@ from cotenant.core.suggestions.changes import Axis
 
 BUDGET = 40_000
 """nodes that one search may judge: some tenths of a second"""
+Allows = Callable[[Demand, tuple[Slot, ...]], bool]
 _REMEMBERED = 16
 """demands whose scores are kept"""
 
@@ -51,11 +52,14 @@ class Search:
         *,
         closed: Collection[str] = (),
         crowding: float | None = 0.0,
+        allows: Allows | None = None,
         budget: int = BUDGET,
     ) -> None:
-        """`closed` are nodes that the job cannot use; a crowding of None skips the sharing gate."""
+        """`closed` are nodes that the job cannot use; a crowding of None skips the sharing gate. `allows` says whether
+        a limit outside the cluster, such as a quota, allows a demand on some slots."""
         self.memory, self.job, self.cluster = memory, job, cluster
         self.policy, self.closed, self.crowding = memory.policy, frozenset(closed), crowding
+        self.allows = allows
         self.left = budget
         """nodes that may still be judged"""
         self._open: Mask = np.array([name not in self.closed for name in cluster.names], dtype=bool)
@@ -72,13 +76,15 @@ class Search:
     def placed(self, demand: Demand, near: str | None = None) -> tuple[Slot, ...] | None:
         """The slots of the whole job with that demand; None if it cannot be placed. `near` is a node that takes it."""
         ranker, cluster = self.memory.ranker, self.cluster
-        if self.is_plain and near is not None:
-            fits = ranker.top(demand, cluster, (near,), 1)
-            return (fits[0].slot,) if fits else None
-        self.left -= len(cluster)
-        job = _with_demand(self.job, demand)
-        found = place_gang(ranker, job, cluster, None, self.crowding, self.closed)
-        return None if found is None else tuple(one.slot for one in found.placements)
+        if self.is_plain:
+            near = self.somewhere(demand) if near is None else near
+            fits = [] if near is None else ranker.top(demand, cluster, (near,), 1)
+            slots = tuple(fit.slot for fit in fits)
+        else:
+            self.left -= len(cluster)
+            found = place_gang(ranker, _with_demand(self.job, demand), cluster, None, self.crowding, self.closed)
+            slots = () if found is None else tuple(one.slot for one in found.placements)
+        return slots if slots and (self.allows is None or self.allows(demand, slots)) else None
 
     def somewhere(self, demand: Demand) -> str | None:
         """A node that has a slot for the demand; None if there is none, or the search ended before one was found."""

@@ -41,7 +41,7 @@ def suggestions(
     if not lowered and not any(dropped):
         yield from _both(search, demand)
     if search.job.replicas == 1:
-        yield least_leaving(search, stakes or {})
+        yield least_leaving(search, {} if stakes is None else stakes)
     else:
         yield least_leaving_for_gang(search, list(running))
 
@@ -78,8 +78,8 @@ def _lowered(search: Search, axis: Axis, demand: Demand) -> Suggestion | None:
     exact = not search.spent
     changed = axis.change(demand, amount)
     slots = search.placed(changed, node)
-    if slots is None and not search.is_plain:
-        # One member fits with this amount, and the gang, or the sharing gate, needs a lower one.
+    if slots is None and not (search.is_plain and search.allows is None):
+        # One member fits with this amount, and the gang, the sharing gate or a quota needs a lower one.
         tried: dict[int, tuple[Slot, ...] | None] = {}
 
         def accepts(lower: int) -> bool:

@@ -18,16 +18,15 @@ from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.reasons import Reasons, Refused, Why
 from cotenant.kube.scheduler.why import (
     EvictionView,
-    FitView,
     GpuShareView,
     LatencyView,
     Named,
-    RefusalView,
     TenantView,
     WhyPod,
 )
 from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.wire.explanation import GangView, NodeFit, NodeRefusal, SuggestionView
 from cotenant.wire.text import counted, inflect
 
 NO_GPUS = "no node has GPUs"
@@ -52,11 +51,14 @@ def explain(
     queued: str | None = None,
     profiles: Profiles | None = None,
     server: ServerReport | None = None,
+    suggestions: tuple[SuggestionView, ...] = (),
+    gang: GangView | None = None,
 ) -> WhyPod:
     """The answer about a pod.
 
     `offered` are the nodes that kube-scheduler offered for it, `plan` lists the pods that must leave for it, `queued`
-    is why it waits in the queue, and `server` how it holds its latency objective.
+    is why it waits in the queue, and `server` how it holds its latency objective. `suggestions` and `gang` are about a
+    pod that waits.
     """
     about = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
     why = placer.reasons.why(pod, offered)
@@ -66,7 +68,7 @@ def explain(
         reason = f"it is on node {pod.spec.node_name} and was given no GPU by this scheduler"
         return WhyPod(metadata=about, state="elsewhere", policy=why.policy, reason=reason, node=pod.spec.node_name)
     placed = state.bound(pod.metadata.uid) is not None
-    fits = tuple(FitView(node=fit.slot.node, gpus=fit.slot.gpus, score=fit.score) for fit in why.fits[:MOST_NODES])
+    fits = tuple(NodeFit(node=fit.slot.node, gpus=fit.slot.gpus, score=fit.score) for fit in why.fits[:MOST_NODES])
     left = MOST_NODES - len(fits)
     reasons = "; ".join(_reasons(why, plan, unschedulable_message(pod)))
     return WhyPod(
@@ -83,6 +85,8 @@ def explain(
         tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
         latency=_latency(server),
         notes=tuple(_notes(pod, placer.reasons, why, placed, server)),
+        suggestions=suggestions,
+        gang=gang,
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
 
@@ -224,7 +228,7 @@ def _tenants(pod: Pod, state: ClusterState, profiles: Profiles) -> Iterable[Tena
             )
 
 
-def _refusal(node: str, reason: Reason) -> RefusalView:
-    return RefusalView(
+def _refusal(node: str, reason: Reason) -> NodeRefusal:
+    return NodeRefusal(
         node=node, check=reason.check, text=str(reason), needed=reason.needed, available=reason.available
     )

@@ -157,6 +157,11 @@ class Gangs:
             return GangStatus(gang, 0, ()).must_wait
         return self._status(gang.key).must_wait
 
+    def status_of(self, uid: str) -> GangStatus | None:
+        """The status of the gang of a pod; None if it is in none."""
+        key = self._key.get(uid)
+        return None if key is None else self._status(key)
+
     def can_be_released(self, gang: Gang, now: float) -> bool:
         """Whether nothing is held for the gang, and it was not revoked just now."""
         return gang.key not in self._grants and self._paused.get(gang.key, now) <= now

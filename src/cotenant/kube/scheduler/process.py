@@ -49,6 +49,7 @@ from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.extender import Extender
+from cotenant.kube.scheduler.foresight import NEW, Foresight
 from cotenant.kube.scheduler.gangs import Gangs, GangSlots
 from cotenant.kube.scheduler.inspecting import GPUSHARE, INSPECT, TOPOLOGY, gpushare_report, topology_report
 from cotenant.kube.scheduler.ladder import Ladder
@@ -67,7 +68,7 @@ from cotenant.kube.scheduler.retry import Retrier
 from cotenant.kube.scheduler.separation import Separator
 from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.scheduler.watches import AGAIN_S, Watches
-from cotenant.kube.scheduler.why import NO_SUCH_POD
+from cotenant.kube.scheduler.why import NO_SUCH_POD, Named, WhatIfPod, decode_template
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.connections import is_loopback
@@ -158,6 +159,7 @@ class Scheduler:
         self.resizer = Resizer(shared, self.binder.is_binding)
         self.objectives = ObjectiveKeeper(shared, self.binder.is_binding, codec)
         self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
+        self.foresight = Foresight(shared)
         self._subscribe(signals, queue)
 
     def _make_placer(self, settings: KubeSettings, codec: Settings) -> Placer:
@@ -237,6 +239,7 @@ class Scheduler:
         routes = dict(self._health())
         if why_key is not None:
             routes["why"] = Route(method="GET", answer=self._why, segments=2, refuse=status_reply, key=why_key)
+            routes["whatif"] = Route(method="GET", answer=self._what_if, segments=2, refuse=status_reply, key=why_key)
             for name in (GPUSHARE, TOPOLOGY):
                 answer = partial(self._inspect, name)
                 routes[name] = Route(method="GET", answer=answer, segments=1, optional_segments=1, key=why_key)
@@ -281,6 +284,7 @@ class Scheduler:
         if pod is None:
             return status_reply(404, "no such pod", NO_SUCH_POD)
         plan, queued = await self.preemptor.plan(pod), self.releaser.explain(pod)
+        suggestions, gang = await self.foresight.suggestions(pod)
         return json_reply(
             explain(
                 pod,
@@ -291,8 +295,17 @@ class Scheduler:
                 queued=queued,
                 profiles=self.profiles,
                 server=self.objectives.report_of(pod),
+                suggestions=suggestions,
+                gang=gang,
             )
         )
+
+    async def _what_if(self, words: tuple[str, ...], _body: bytes) -> Reply:
+        reason = self.unready_reason()
+        if reason is not None:
+            return status_reply(503, reason)
+        answer = await self.foresight.what_if(words[0], decode_template(words[1]))
+        return json_reply(WhatIfPod(metadata=Named(name=NEW, namespace=words[0]), answer=answer))
 
     async def _inspect(self, system: str, words: tuple[str, ...], _body: bytes) -> Reply:
         """Answers `inspect` and `inspect/NODE` as the extender of another system does."""

@@ -9,7 +9,7 @@ for a number of GPUs itself, unless the webhook moves the number to a resource o
 which HAMi's users write.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -67,6 +67,25 @@ class Limit(NamedTuple):
         return allocation.vendor is self.vendor and allocation.namespace == namespace
 
 
+class Shortfall(NamedTuple):
+    """A limit that refuses some amount."""
+
+    limit: Limit
+    needed: int
+    used: int
+    """what others of the namespace use"""
+
+    @property
+    def available(self) -> int:
+        """What the limit leaves."""
+        return max(0, self.limit.most - self.used)
+
+    @property
+    def enough(self) -> int:
+        """The limit that would allow it."""
+        return self.used + self.needed
+
+
 class Quotas:
     """Follows the quotas of all namespaces."""
 
@@ -97,20 +116,33 @@ class Quotas:
         What they use already does not count against them, nor what the pods with the UIDs `ended` use: they will have
         ended by then.
         """
-        namespace = allocations[0].namespace
+
+        def needed(limit: Limit) -> int:
+            return sum(limit.of(one.peak) for one in allocations if one.vendor is limit.vendor)
+
+        leaving = {*ended, *(one.uid for one in allocations)}
+        found = next(self.shortfalls(state, allocations[0].namespace, needed, leaving), None)
+        if found is None:
+            return None
+        limit, what = found.limit, NAMES[found.limit.field]
+        who = "needs" if len(allocations) == 1 else f"its {len(allocations)} pods together need"
+        text = f"{who} {{needed}} {what}, quota {plain_text(limit.quota)} leaves its namespace {{available}}"
+        return Reason("quota", text, found.needed, found.available)
+
+    def shortfalls(
+        self, state: ClusterState, namespace: str, needed: Callable[[Limit], int], leaving: Collection[str]
+    ) -> Iterator[Shortfall]:
+        """The limits of a namespace that refuse what is needed of each, if the pods with the UIDs `leaving` use
+        nothing any more."""
         for limit in (one for here in self._limits.get(namespace, {}).values() for one in here):
-            needed = sum(limit.of(one.peak) for one in allocations if one.vendor is limit.vendor)
-            if not needed:
+            amount = needed(limit)
+            if not amount:
                 continue
-            leaving = (state.held(uid) or state.bound(uid) for uid in {*ended, *(one.uid for one in allocations)})
-            freed = sum(limit.of(one.peak) for one in leaving if one and limit.counts(one, namespace))
+            gone = (state.held(uid) or state.bound(uid) for uid in leaving)
+            freed = sum(limit.of(one.peak) for one in gone if one and limit.counts(one, namespace))
             others = limit.of(state.used(namespace, limit.vendor)) - freed
-            if others + needed > limit.most:
-                what = NAMES[limit.field]
-                who = "needs" if len(allocations) == 1 else f"its {len(allocations)} pods together need"
-                text = f"{who} {{needed}} {what}, quota {plain_text(limit.quota)} leaves its namespace {{available}}"
-                return Reason("quota", text, needed, max(0, limit.most - others))
-        return None
+            if others + amount > limit.most:
+                yield Shortfall(limit, amount, others)
 
 
 def _limits(quota: ResourceQuota, settings: Settings) -> Iterator[Limit]:

@@ -7,20 +7,27 @@ every pod of the cluster could call the scheduler directly. So the endpoint requ
 read the Secret may ask.
 """
 
-from base64 import b64decode
+from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 
-from cotenant.errors import CotenantError
+from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Limits, connection_problem
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.decoding import Kind
-from cotenant.kube.api.names import NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, WHY_HEADER, WHY_KEY
+from cotenant.kube.api.decoding import Kind, Resource
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, WHY_HEADER, WHY_KEY, Json
+from cotenant.kube.api.objects import Pod, decode_pod
+from cotenant.wire.explanation import GangView, NodeFit, NodeRefusal, SuggestionView, WhatIf
+
+T = TypeVar("T", bound=Resource)
 
 NO_SUCH_POD = "NoSuchPod"
+MOST_TEMPLATE = 16 * 1024
+"""characters of a template in the path of a what-if"""
 REQUEST_LIMITS = Limits(answer_s=15.0, tries=2)
 
 
@@ -53,24 +60,6 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float
     """of that percentile, as its program reported last"""
     held: bool
-
-
-class FitView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node on which the pod would fit now."""
-
-    node: str
-    gpus: tuple[int, ...]
-    score: tuple[float, ...]
-
-
-class RefusalView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node on which the pod does not fit."""
-
-    node: str
-    check: str
-    text: str
-    needed: int = 0
-    available: int = 0
 
 
 class EvictionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,9 +100,9 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuShareView, ...] = ()
     isolation: str | None = None
     """the rung of the isolation ladder that it has; None: it is not placed, or its GPUs have none"""
-    fits: tuple[FitView, ...] = ()
+    fits: tuple[NodeFit, ...] = ()
     """best first"""
-    refusals: tuple[RefusalView, ...] = ()
+    refusals: tuple[NodeRefusal, ...] = ()
     """nearest to fitting first"""
     eviction: EvictionView | None = None
     """if it fits nowhere because of pods of lower priority"""
@@ -125,6 +114,17 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     """what the owner of the pod should know: limits that nothing enforces, memory that may be in another unit"""
     more: int = 0
     """number of nodes that are left out of the lists"""
+    suggestions: tuple[SuggestionView, ...] = ()
+    """what would make a waiting pod fit, the smallest change first"""
+    gang: GangView | None = None
+    """how much of its gang could start now, if it waits"""
+
+
+class WhatIfPod(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer about a pod that does not exist."""
+
+    metadata: Named
+    answer: WhatIf
 
 
 class _Secret(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,14 +137,38 @@ _SECRETS = Kind("secrets", _Secret)
 
 async def ask_scheduler(access: Access, namespace: str, pod: str) -> WhyPod:
     """Ask the scheduler about a pod; CotenantError if it cannot be reached or does not know the pod."""
+    return await _ask(access, "why", namespace, pod, WhyPod)
+
+
+async def ask_what_if(access: Access, namespace: str, template: Json) -> WhatIf:
+    """Ask the scheduler where a pod like this template would go; CotenantError if it cannot be reached.
+
+    The template is a part of the path, because the role that allows `why` allows only to get.
+    """
+    encoded = urlsafe_b64encode(msgspec.json.encode(template)).decode().rstrip("=")
+    return (await _ask(access, "whatif", namespace, encoded, WhatIfPod)).answer
+
+
+def decode_template(text: str) -> Pod:
+    """The pod in the path of a what-if; InputError if it is none."""
+    if len(text) > MOST_TEMPLATE:
+        raise InputError(f"a template of {len(text)} characters; expected at most {MOST_TEMPLATE}")
+    try:
+        content = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        raise InputError("expected the template of a pod as JSON in base64") from None
+    return decode_pod(content)
+
+
+async def _ask(access: Access, verb: str, namespace: str, pod: str, kind: type[T]) -> T:
     service = f"https:{SCHEDULER}:{SERVICE_PORT}"
-    group = f"api/v1/namespaces/{NAMESPACE}/services/{service}/proxy/why"
+    group = f"api/v1/namespaces/{NAMESPACE}/services/{service}/proxy/{verb}"
     try:
         async with _client(access) as client:
             secret = await client.get(_SECRETS, WHY, namespace=NAMESPACE)
         key = {WHY_HEADER: b64decode(secret.data[WHY_KEY]).decode("latin-1")}
         async with _client(access, key) as client:
-            return await client.get(Kind(namespace, WhyPod, group=group), pod)
+            return await client.get(Kind(namespace, kind, group=group), pod)
     except ApiError as error:
         raise CotenantError(_message(error, namespace, pod)) from None
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cotenant.core.footprint import NOTHING as NO_CLAIM
-from cotenant.core.footprint import container_claims
+from cotenant.core.footprint import by_container, compute_on, container_claims, memory_on
 from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Machine, Slot
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_of
-from cotenant.kube.codec.assignment import Held, Record, record_for, record_of
+from cotenant.kube.codec.assignment import Record, record_for, record_of
 from cotenant.kube.codec.inherited import inherited_record
 from cotenant.kube.codec.request import NOTHING, PodRequest, request_of
 from cotenant.kube.codec.settings import Settings
@@ -57,7 +57,7 @@ class Allocation:
                 compute=MilliGpu(sum(share.compute for share in held.gpus)),
             )
             for held in self.record.containers
-        )._replace(gpus=_peak_gpus(self.record.containers))
+        )._replace(gpus=_peak_gpus((held.kind, len(held.gpus)) for held in self.record.containers))
 
 
 def peak_of(containers: Iterable[Container]) -> Used:
@@ -67,11 +67,29 @@ def peak_of(containers: Iterable[Container]) -> Used:
     return Used(claim.memory, claim.compute)
 
 
-def _peak_gpus(containers: Iterable[Held]) -> int:
+def peak_on(demand: Demand, slot: Slot, machine: Machine) -> Used:
+    """The most that a demand uses of a slot at a time."""
+    if demand.containers:
+        parts = list(by_container(demand, slot.gpus))
+    else:
+        parts = [(demand.steady, slot.gpus)]
+    gpus = machine.gpus
+    sums = (
+        Container(
+            kind=one.kind,
+            memory=MiB(sum(memory_on(one, gpus[i]) for i in own)),
+            compute=MilliGpu(sum(compute_on(one, gpus[i]) for i in own)),
+        )
+        for one, own in parts
+    )
+    return peak_of(sums)._replace(gpus=_peak_gpus((one.kind, len(own)) for one, own in parts))
+
+
+def _peak_gpus(containers: Iterable[tuple[ContainerKind, int]]) -> int:
     staying = peak = 0
-    for held in containers:
-        peak = max(peak, staying + len(held.gpus))
-        staying += 0 if held.kind is ContainerKind.INIT else len(held.gpus)
+    for kind, gpus in containers:
+        peak = max(peak, staying + gpus)
+        staying += 0 if kind is ContainerKind.INIT else gpus
     return max(peak, staying)
 
 
