@@ -98,6 +98,7 @@ class FakeNvml:
     NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
+    NVML_TEMPERATURE_GPU = 0
     NVML_PCIE_UTIL_TX_BYTES = 0
     NVML_PCIE_UTIL_RX_BYTES = 1
     NVML_GPM_METRICS_GET_VERSION = 1
@@ -206,6 +207,16 @@ class FakeNvml:
     def nvmlDeviceGetUtilizationRates(self, card: GpuModel) -> Any:
         self._ask(card, "rates")
         return SimpleNamespace(gpu=73, memory=21)
+
+    def nvmlDeviceGetTemperature(self, card: GpuModel, sensor: int) -> int:
+        card.asked.append("temperature")
+        self._ask(card, "temperature")
+        return 61
+
+    def nvmlDeviceGetPowerUsage(self, card: GpuModel) -> int:
+        card.asked.append("power")
+        self._ask(card, "power")
+        return 245_500
 
     def nvmlDeviceGetPcieThroughput(self, card: GpuModel, way: int) -> int:
         card.asked.append("pcie")

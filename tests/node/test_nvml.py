@@ -269,6 +269,16 @@ def test_pcie_traffic_is_both_directions_together_and_asked_only_of_a_card_with_
     assert [card.asked.count("pcie") for card in nvml.cards] == [2, 0, 0, 0], "each question takes the driver 20 ms"
 
 
+def test_temperature_and_power_are_in_base_units_and_unknown_if_the_card_has_no_sensor() -> None:
+    bare = GpuModel("b", broken={"temperature": NOT_SUPPORTED, "power": NOT_SUPPORTED})
+    backend = NvmlBackend(FakeNvml(GpuModel("a"), bare))
+    for _ in range(2):
+        found = [(one.temperature_celsius, one.power_watts) for one in backend.usage()]
+        assert found == [(61.0, 245.5), (None, None)]
+    assert bare.asked.count("power") == 1
+    assert not backend.faults()
+
+
 def test_a_card_that_does_not_tell_its_pcie_traffic_is_asked_once() -> None:
     card = GpuModel("a", broken={"pcie": NOT_SUPPORTED})
     backend = NvmlBackend(FakeNvml(card))
@@ -367,7 +377,8 @@ def test_the_structures_of_the_real_binding_are_filled_as_it_expects() -> None:
     nvml = Bound()
     nvml.nvmlInit()
     counters, card = Counters(nvml), hopper()
-    assert [counters.poll(card, pcie=False) for _ in range(2)] == [Counted(), Counted(SM, DRAM, SENT + RECEIVED)]
+    polled = [counters.poll(card, pcie=False)._replace(temperature_celsius=None, power_watts=None) for _ in range(2)]
+    assert polled == [Counted(), Counted(SM, DRAM, SENT + RECEIVED)]
 
 
 # health

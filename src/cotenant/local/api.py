@@ -24,6 +24,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.local.admission import RefusedError
 from cotenant.local.engine import Engine
 from cotenant.local.queries import UnknownError
+from cotenant.metrics.page import CONTENT_TYPE
 from cotenant.wire.codec import decode
 from cotenant.wire.explanation import WhatIf, WhatIfRequest
 from cotenant.wire.local import (
@@ -170,6 +171,10 @@ async def prune(engine: Engine, request: Request) -> Response:
 
 async def status(engine: Engine, request: Request) -> Response:
     return json_response(engine.queries.status())
+
+
+async def metrics(engine: Engine, request: Request) -> Response:
+    return Response(await engine.metrics.page.text(), media_type=CONTENT_TYPE)
 
 
 async def shut_down(engine: Engine, request: Request) -> Response:
@@ -322,6 +327,7 @@ ENDPOINTS = (
     ),
     Endpoint("POST", "/v1/prune", "Remove the files of jobs that have ended", prune, Pruned, PruneRequest),
     Endpoint("GET", "/v1/events", "Stream events", events, query=(("after", "integer"),)),
+    Endpoint("GET", "/metrics", "Metrics for Prometheus, in its text format", metrics),
     Endpoint("POST", "/v1/shutdown", "Stop the daemon; jobs keep running", shut_down, dict[str, Any]),
 )
 

@@ -48,6 +48,7 @@ from cotenant.local.lifecycle import (
     step,
     unreadable,
 )
+from cotenant.local.metrics import DaemonMetrics
 from cotenant.local.mps_watch import MpsWatch
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.pruning import EndedJob, Pruner
@@ -99,6 +100,15 @@ class Engine:
             self._devices.usage_of,
             exclusive_steps=backend.vendor is Vendor.SIMULATED,
             observe=settings.observe,
+        )
+        self.metrics = DaemonMetrics(
+            backend.vendor,
+            self._devices,
+            self._tenants,
+            self._queue,
+            self._tuner,
+            self.interference,
+            resources.slices,
         )
         self._unrecorded = UnrecordedCancels(resources.state / "unrecorded")
         self.queries = Queries(
@@ -155,7 +165,9 @@ class Engine:
         self._tenants.removed.subscribe(self._save_tuning_history)
         self._tenants.removed.subscribe(self.interference.remove)
         self._tenants.removed.subscribe(self._tuning.remove)
+        self._tenants.removed.subscribe(self.metrics.steps.remove)
         self._tuner.received.subscribe(self.interference.handle)
+        self._tuner.received.subscribe(self.metrics.steps.handle)
         self._tuner.disturbed.subscribe(self.interference.disturbed)
         self._tuning.ticked.subscribe(self.interference.tick)
         self._tuner.noted.subscribe(self._on_tuner_note)
@@ -362,6 +374,7 @@ class Engine:
 
     def schedule(self) -> None:
         """One scheduling pass: starts every waiting job that fits, in queue order."""
+        began = time.perf_counter()
         self._record_late_cancels()
         ranker, now = self._learner.ranker, Seconds(time.time())
         policy, cluster = ranker.policy, self._tenants.cluster
@@ -382,6 +395,7 @@ class Engine:
             overtook = "" if allowed is None or reservation is None else why_overtook(reservation, job, allowed, now)
             self._start(placement, None if placement.overdue else decision.crowding, overtook)
         self._queue.end_pass(policy, self._tenants.cluster)
+        self.metrics.passed(began, ranker)
 
     def _start(self, placement: Placement, crowding: float | None, overtook: str) -> None:
         """The journal is written before the process starts: after a kill in between, the job is started once."""
@@ -392,6 +406,7 @@ class Engine:
         self._queue.remove(job)
         self._tenants.add(placement, request_of(record), record.attempts, crowding)
         self._begin(record)
+        self.metrics.placed(placement.job)
         self._record(job, change)
 
     def _begin(self, record: JobRecord) -> None:

@@ -5,6 +5,7 @@
 A job on several GPUs is measured but not tuned: its batch is spread over GPUs that have different neighbours.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from cotenant.core.tuning.events import (
 )
 from cotenant.core.tuning.goodput import GradientNoise, LearningRate
 from cotenant.core.units import MiB, Seconds
+from cotenant.metrics.figures import TunerState
 from cotenant.node.agent import Connected, Disconnected, JobEvent, Reported
 from cotenant.signals import Signal
 from cotenant.wire import agent as messages
@@ -90,6 +92,8 @@ class Tuner:
         self._rejected: set[str] = set()
         """jobs for which `noted` was sent because they cannot be tuned"""
         self._coordinators: dict[int, Coordinator] = {}
+        self._changes: Counter[str] = Counter()
+        """batch sizes that each job was asked to use"""
 
     @property
     def idle(self) -> bool:
@@ -102,6 +106,7 @@ class Tuner:
     def remove(self, job: str, at: float) -> None:
         tenant = self.tenants.pop(job, None)
         self._rejected.discard(job)
+        del self._changes[job]
         for gpu in tenant.gpus if tenant else ():
             self._handle(gpu, Left(at=Seconds(at), job=job))
 
@@ -118,6 +123,19 @@ class Tuner:
         """The batch size that a job was last asked to use."""
         coordinator = self._coordinator_of(job)
         return None if coordinator is None else coordinator.sizes().get(job)
+
+    def changes(self, job: str) -> int:
+        """How many batch sizes a job was asked to use."""
+        return self._changes[job]
+
+    def state(self, job: str) -> TunerState:
+        """What is done with a job, for the metrics."""
+        coordinator = self._coordinator_of(job)
+        if coordinator is None or not coordinator.can_tune(job):
+            return TunerState.OFF
+        if not coordinator.idle:
+            return TunerState.TRYING
+        return TunerState.WAITING if self.chosen(job) is None else TunerState.CHOSEN
 
     def solo(self, job: str) -> float | None:
         """Samples per second alone at its own batch size; None: not measured."""
@@ -172,6 +190,7 @@ class Tuner:
     def _handle(self, gpu: int, event: Event) -> None:
         if gpu in self._coordinators:
             for action in self._coordinators[gpu].handle(event):
+                self._changes[action.job] += isinstance(action, SetBatch)
                 self._send(action.job, message_of(action))
 
 

@@ -112,6 +112,10 @@ class Coordinator:
         """The batch size that was last sent to each tenant."""
         return {job: seat.asked for job, seat in self._seats.items()}
 
+    def can_tune(self, job: str) -> bool:
+        """Whether there is more than one batch size that a tenant may use."""
+        return job in self._seats and len(self._seats[job].sizes) > 1
+
     def solo(self, job: str) -> float | None:
         """Samples per second of a tenant alone at its default size, if known."""
         return self._seats[job].solo if job in self._seats else None

@@ -43,6 +43,8 @@ class GpuUsage:
     """Percent of the bandwidth of its memory, or else of the time in which it was read or written."""
     pcie_mib_s: float | None = None
     """Traffic to and from it; if measuring takes long, only of a GPU with a single job."""
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

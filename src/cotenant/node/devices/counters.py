@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Counters that only some NVIDIA GPUs have: busy SMs and memory traffic (GPM, from Hopper on), and traffic over PCIe.
+"""Counters that only some NVIDIA GPUs have: busy SMs and memory traffic (GPM, from Hopper on), traffic over PCIe,
+temperature and power.
 
 Scheduling works without them, so an error here turns the counter off and is no fault of the GPU.
 """
@@ -9,6 +10,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 _KIB_IN_MIB = 1024
+_MILLI = 1000
+_SENSORS = ("nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage")
 _ABSURD = 1e7
 """Percent or MiB/s above what any GPU can do: the counter wrapped, or was reset between two polls."""
 
@@ -22,6 +25,8 @@ class Counted(NamedTuple):
     """Percent of the bandwidth of its memory, on average since the last poll."""
     pcie_mib_s: float | None = None
     """Traffic to and from it."""
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
 
 
 class Counters:
@@ -34,10 +39,14 @@ class Counters:
         self._has_gpm: bool | None = None
         """None: not queried yet."""
         self._has_pcie = True
+        self._has_sensors = set(_SENSORS)
 
     def poll(self, handle: Any, *, pcie: bool) -> Counted:
         """The counters now; with `pcie`, the driver first watches the traffic for 20 ms in each direction."""
-        counted = self._since_last_poll(handle)
+        counted = self._since_last_poll(handle)._replace(
+            temperature_celsius=self._sensor(_SENSORS[0], 1, handle, self._nvml.NVML_TEMPERATURE_GPU),
+            power_watts=self._sensor(_SENSORS[1], _MILLI, handle),
+        )
         if counted.pcie_mib_s is None and pcie:
             return counted._replace(pcie_mib_s=self._pcie_now(handle))
         return counted
@@ -46,6 +55,7 @@ class Counters:
         """Returns the sample to the driver; a later poll begins anew."""
         self._free_samples()
         self._has_gpm, self._has_pcie = None, True
+        self._has_sensors = set(_SENSORS)
 
     def _since_last_poll(self, handle: Any) -> Counted:
         try:
@@ -98,6 +108,16 @@ class Counters:
             return sum(int(nvml.nvmlDeviceGetPcieThroughput(handle, way)) for way in directions) / _KIB_IN_MIB
         except nvml.NVMLError:
             self._has_pcie = False
+            return None
+
+    def _sensor(self, function: str, parts: int, *arguments: Any) -> float | None:
+        """The value of a sensor in its base unit; None if the GPU has none, as MIG instances do."""
+        if function not in self._has_sensors:
+            return None
+        try:
+            return float(getattr(self._nvml, function)(*arguments)) / parts
+        except self._nvml.NVMLError:
+            self._has_sensors.discard(function)
             return None
 
     def _free_samples(self) -> None:

@@ -406,6 +406,8 @@ class NvmlBackend:
             processes=processes and tuple(one._replace(job=owners.get(one.pid)) for one in processes),
             bandwidth=_percent(counted.bandwidth, rates and rates.memory),
             pcie_mib_s=counted.pcie_mib_s,
+            temperature_celsius=counted.temperature_celsius,
+            power_watts=counted.power_watts,
         )
 
     # Links.
