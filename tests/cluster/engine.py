@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotenant.kube.api.names import AGENT, NAMESPACE, SCHEDULER, WEBHOOK, labels_of
+from cotenant.kube.api.names import AGENT, HTTPS_PORT, NAMESPACE, SCHEDULER, WEBHOOK, labels_of
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record
 from cotenant.kube.codec.inventory import AWAY, INVENTORY
+from cotenant.kube.settings import MetricsPart
 from tests.cluster import pods
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
@@ -141,6 +142,19 @@ class Engine:
     def agent_log(self, node: str) -> str:
         found = [pod for pod in self.our_pods(AGENT) if pod["spec"].get("nodeName") == node]
         return "".join(self.log(pod["metadata"]["name"], "agent", NAMESPACE) for pod in found)
+
+    def agent_metrics(self, node: str) -> bytes:
+        """The page that a node's agent serves to Prometheus."""
+        (pod,) = [pod for pod in self.our_pods(AGENT) if pod["spec"].get("nodeName") == node]
+        return self._scraped(f"{pod['metadata']['name']}:{MetricsPart().port}")
+
+    def scheduler_metrics(self) -> bytes:
+        (pod,) = self.our_pods(SCHEDULER)
+        return self._scraped(f"https:{pod['metadata']['name']}:{HTTPS_PORT}")
+
+    def _scraped(self, where: str) -> bytes:
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{where}/proxy/metrics"
+        return self.cluster.kubectl("get", "--raw", path).encode()
 
     def restart_scheduler(self) -> None:
         """Another pod of the scheduler, from nothing."""

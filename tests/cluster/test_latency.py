@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.agent.metrics import METRICS_FILE
 from cotenant.kube.codec.assignment import compute_share
 from cotenant.kube.codec.objective import LATENCY
-from cotenant.kube.codec.paths import HOST_PASSING
 from cotenant.kube.scheduler.events import LATENCY_MISSED, LATENCY_SHARE
 from tests.cluster.api import wait_for
 from tests.cluster.engine import Engine
 from tests.cluster.test_serving import cotenant
+from tests.metrics.nodes import values
 from tests.native.kit import ROOT
 
 EXAMPLE = ROOT / "examples" / "llm" / "standin.yaml"
@@ -78,12 +77,12 @@ def test_a_server_gets_the_share_that_holds_its_objective_and_says_when_none_doe
     assert "the objective is 2 ms" in missed
     assert wait_for("the limit", lambda: trainers_limit(example) == LEFT_AT_LEAST)
     assert not shown(example)["latency"]["held"]
-    metrics = example.machine("node1").run("cat", str(HOST_PASSING / METRICS_FILE))
-    label = 'namespace="default",pod="llm",percentile="90"'
-    assert f"cotenant_agent_pod_latency_objective_seconds{{{label}}} 0.002" in metrics
-    counter = f"cotenant_agent_pod_latency_missed_total{{{label}}} "
-    (count,) = [line.removeprefix(counter) for line in metrics.splitlines() if line.startswith(counter)]
-    assert int(count) >= 2
+    page = example.agent_metrics("node1")
+    assert values(page, "cotenant_tenant_latency_objective_seconds")["node1 90 llm default"] == 0.002
+    assert values(page, "cotenant_tenant_latency_missed_total")["node1 llm default"] >= 2
+    assert values(page, "cotenant_gpu_healthy")
+    decisions = values(example.scheduler_metrics(), "cotenant_scheduler_decisions_total")
+    assert decisions["placed  filter"] >= 2
 
     # The neighbour has the GPU back when the server is gone.
     example.delete("llm")

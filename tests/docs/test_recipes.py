@@ -467,18 +467,18 @@ def test_recipe_setting(scratch: Scratch) -> None:
 
 
 def test_recipe_metric(scratch: Scratch) -> None:
-    line = '\n    Metric("gpus_known", "gauge", "GPUs, healthy or not.", lambda state: {"": len(state.machine.gpus)}),'
-    scratch.insert("src/cotenant/kube/agent/metrics.py", r"^METRICS = \($", line)
-    row = "| `cotenant_agent_gpus_known` | gauge | GPUs of this node, healthy or not |\n"
-    scratch.replace("docs/reference/metrics.md", r"^(\| `cotenant_agent_)", row + r"\1")
+    row = '    _gpu("free_slots", "Tenants that the GPU can still take.", lambda gpu: gpu.slots - gpu.tenants),'
+    scratch.insert("src/cotenant/metrics/table.py", r"^GPU: .*$", f"\n{row}")
+    row = "| `cotenant_gpu_free_slots` | gauge | `node`, `gpu` | Tenants that the GPU can still take. |\n"
+    scratch.replace("docs/reference/metrics.md", r"^(\| `cotenant_gpu_info)", row + r"\1")
     follows(scratch, "metric")
 
     text = scratch.ask(
-        "import json\nfrom cotenant.kube.agent.metrics import metrics_text\nfrom tests.kube.pods import NODE\n"
-        "print(json.dumps(metrics_text(NODE, 0, {})))"
+        "import asyncio, json\nfrom tests.metrics.nodes import node\nfrom tests.metrics.test_page import scrape\n"
+        "print(json.dumps(scrape(node()).decode()))"
     )
-    assert "\ncotenant_agent_gpus_known 4\n" in text
-    scratch.test("tests/docs/test_metrics.py")
+    assert '\ncotenant_gpu_free_slots{gpu="GPU-0",node="n1"} 1.0\n' in text
+    scratch.test("tests/docs/test_metrics.py", "tests/metrics/test_table.py")
 
 
 def test_recipe_local_command(scratch: Scratch) -> None:

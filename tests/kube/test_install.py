@@ -17,7 +17,7 @@ from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.install.certificate import Certificate, service_certificate, service_names
 from cotenant.kube.install.configuration import KUBE_SCHEDULER
 from cotenant.kube.install.manifests import InstallOptions, manifests
-from cotenant.kube.install.workloads import CONTENT, AgentFlags, Images, daemon_set
+from cotenant.kube.install.workloads import CONTENT, AgentFlags, Images, daemon_set, scheduler
 from cotenant.node.devices.vendors import REAL
 
 Json = dict[str, Any]
@@ -314,7 +314,21 @@ def test_words_for_simulated_gpus_alone_install_nothing() -> None:
 
 def test_one_agent_serves_nodes_of_every_vendor_unless_one_is_chosen() -> None:
     (agent,) = daemon_set(IMAGES, AgentFlags(), "c")["spec"]["template"]["spec"]["containers"]
+    assert "ports" not in agent
     seen = {one["name"]: one.get("value") for one in agent["env"]}
     assert {name for name, value in seen.items() if value == "all"} == {one.row.runtime_variable for one in REAL}
     (chosen,) = daemon_set(IMAGES, AgentFlags(vendor="amd"), "c")["spec"]["template"]["spec"]["containers"]
     assert chosen["command"][-2:] == ["--vendor", "amd"]
+
+
+def test_prometheus_finds_the_agents_and_the_schedulers_at_their_ports() -> None:
+    template = daemon_set(IMAGES, AgentFlags(), "c", metrics_port=31992)["spec"]["template"]
+    notes = template["metadata"]["annotations"]
+    assert (notes["prometheus.io/scrape"], notes["prometheus.io/port"], notes["prometheus.io/scheme"]) == (
+        "true",
+        "31992",
+        "http",
+    )
+    assert template["spec"]["containers"][0]["ports"] == [{"name": "metrics", "containerPort": 31992}]
+    notes = scheduler(IMAGES, "c")["spec"]["template"]["metadata"]["annotations"]
+    assert (notes["prometheus.io/port"], notes["prometheus.io/scheme"]) == ("8443", "https")

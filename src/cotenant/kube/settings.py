@@ -297,6 +297,17 @@ class GpuSharing(_Section, frozen=True):
     """How MIG instances are requested: `mixed` by profile or by amounts, `single` as whole GPUs, `none`: not at all."""
 
 
+class MetricsPart(_Section, frozen=True):
+    """What Prometheus scrapes on each node."""
+
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 31992
+    """Port of the agents; 0: agents serve no metrics."""
+    address: Name = "0.0.0.0"
+    """Address that agents listen on; 127.0.0.1 is for a scraper in the same pod."""
+    hami: bool = False
+    """Whether the page also has the metrics under the names that HAMi's dashboards query."""
+
+
 class KubeSettings(_Section, frozen=True, dict=True):
     """The whole file."""
 
@@ -318,6 +329,8 @@ class KubeSettings(_Section, frozen=True, dict=True):
     """Preparation of pods."""
     namespaces: Mapping[str, NamespacePart] = {}
     """What is different for the pods of single namespaces, by name."""
+    metrics: MetricsPart = MetricsPart()
+    """Metrics of the agents."""
     gpus: GpuSharing = GpuSharing()
     """Sharing of all GPUs."""
     isolation: IsolationPart = IsolationPart()

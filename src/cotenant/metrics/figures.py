@@ -102,6 +102,8 @@ class TenantFigures:
     samples: int = 0
     latency_s: float | None = None
     latency_objective_s: float | None = None
+    latency_percentile: str = ""
+    """Of the objective; empty: it has none."""
     latency_missed: int = 0
 
 

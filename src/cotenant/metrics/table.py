@@ -213,10 +213,13 @@ TENANT: tuple[Measured[TenantFigures], ...] = (
         values=lambda one: [((one.rung,), 1)],
     ),
     _tenant("latency_seconds", "Latency of its requests in the last window.", lambda one: one.latency_s),
-    _tenant(
-        "latency_objective_seconds",
-        "Latency objective; +Inf if none is set.",
-        lambda one: float("inf") if one.latency_objective_s is None else one.latency_objective_s,
+    Measured(
+        name="cotenant_tenant_latency_objective_seconds",
+        type=Type.GAUGE,
+        help="Latency objective and its percentile; +Inf if none is set.",
+        labels=(*TENANT_LABELS, "percentile"),
+        more=("percentile",),
+        values=lambda one: [((one.latency_percentile,), one.latency_objective_s or float("inf"))],
     ),
     _tenant(
         "latency_missed_total", "Windows in which it missed its latency objective.", lambda one: one.latency_missed

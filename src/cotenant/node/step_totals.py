@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums of what tenants reported of their steps, for counters that must never decrease while a tenant runs."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from cotenant.node.agent import JobEvent, Reported
@@ -34,6 +35,10 @@ class StepTotals:
 
     def of(self, job: str) -> StepTotal:
         return self._totals.get(job, NO_STEPS)
+
+    def retain(self, jobs: Collection[str]) -> None:
+        """Forgets all other tenants."""
+        self._totals = {job: total for job, total in self._totals.items() if job in jobs}
 
     def remove(self, job: str) -> None:
         self._totals.pop(job, None)

@@ -4,15 +4,16 @@
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from cotenant.kube.agent.latency import Servers, Windows
-from cotenant.kube.agent.metrics import metrics_text
 from cotenant.kube.api.objects import Metadata, Pod, PodSpec, decode_node
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
 from cotenant.kube.codec.inventory import SERVERS, ServerReport, servers_of
 from cotenant.kube.codec.objective import LATENCY
+from cotenant.metrics.figures import TenantFigures
 from cotenant.node.agent import Reported
 from cotenant.wire.agent import Steps
-from tests.kube.pods import NODE
 
 SLOW, FAST = 96, 64
 """buckets of about 400 ms and 26 ms"""
@@ -118,8 +119,8 @@ def test_the_metrics_have_the_latency_the_objective_and_the_misses() -> None:
     story = Story([server("a")])
     for bucket in (SLOW, SLOW, FAST):
         story.window("a", bucket)
-    text = metrics_text(NODE, 0, {}, (), story.servers.latencies())
-    label = '{namespace="team",pod="a",percentile="90"}'
-    assert f"cotenant_agent_pod_latency_objective_seconds{label} 0.1\n" in text
-    assert f"cotenant_agent_pod_latency_missed_total{label} 2\n" in text
-    assert f"cotenant_agent_pod_latency_seconds{label} 0.025" in text
+    known = TenantFigures(name="a", namespace="team")
+    shown = story.servers.shown("uid-a", known)
+    assert (shown.latency_objective_s, shown.latency_percentile, shown.latency_missed) == (0.1, "90", 2)
+    assert shown.latency_s == pytest.approx(0.025, rel=0.1)
+    assert story.servers.shown("uid-of-another", known) == known

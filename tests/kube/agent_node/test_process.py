@@ -282,8 +282,11 @@ async def test_what_kubelet_gave_and_the_record_does_not_say_is_counted(folder: 
             add_pod(around.server, "wrong", ONE.replace("1", "3"), around.machine)
             kubelet.has("wrong", "app-0", GPU, second, third)
             await until(lambda: agent.error_log.counts["drift"])
-            figures = folder / "p" / "agent.prom"
-            await until(lambda: "cotenant_agent_drift_pods 1\n" in figures.read_text())
+            figures = await agent.metrics.figures()
+            assert figures.kubelet_drift_pods == 1
+            assert figures.errors["drift"] >= 1
+            assert sorted(one.name for one in figures.tenants) == ["right", "starting", "wrong"]
+            assert sum(gpu.tenants for gpu in figures.gpus) == 3
     (line,) = [line for line in around.said if line.startswith("drift")]
     assert line == "drift: pod team/wrong: 2 devices from kubelet, 1 GPUs in its record"
 

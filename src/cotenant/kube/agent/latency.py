@@ -8,8 +8,8 @@ The agent cannot give a pod more compute: the scheduler does, which knows what t
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from cotenant.core.sharing.latency import Objective, Search, Window, is_missed, judge, latency_of
@@ -19,6 +19,7 @@ from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import compute_share, record_of
 from cotenant.kube.codec.inventory import LONGEST_MS, ServerReport, servers_for
 from cotenant.kube.codec.objective import objective_of
+from cotenant.metrics.figures import TenantFigures
 from cotenant.node.agent import JobEvent, Reported
 
 TICK_S = 0.5
@@ -34,17 +35,6 @@ class Windows:
     """after a change of the share, until kubelet has brought the limits into the container"""
     renewed_s: float = 60.0
     """between two writes of the node if only the latencies have changed"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodLatency:
-    """What the metrics say of one pod."""
-
-    namespace: str
-    pod: str
-    objective: Objective
-    latency_s: float
-    missed_total: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,19 +99,18 @@ class Servers:
             self.tick(time.monotonic())
             await asyncio.sleep(TICK_S)
 
-    def latencies(self) -> Sequence[PodLatency]:
-        """For the metrics."""
-        return [
-            PodLatency(
-                namespace=one.namespace,
-                pod=one.name,
-                objective=one.objective,
-                latency_s=one.latency,
-                missed_total=one.missed_total,
-            )
-            for one in self._servers.values()
-            if one.latency is not None
-        ]
+    def shown(self, uid: str, known: TenantFigures) -> TenantFigures:
+        """What the metrics say of a pod, with its objective if it has one."""
+        server = self._servers.get(uid)
+        if server is None:
+            return known
+        return replace(
+            known,
+            latency_s=server.latency,
+            latency_objective_s=server.objective.seconds,
+            latency_percentile=f"{server.objective.percentile:g}",
+            latency_missed=server.missed_total,
+        )
 
     def _close_window(self, server: _Server, now: float) -> None:
         """Judges the requests of a server, if they are enough; else they are kept until they are."""

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from cotenant.kube.agent.allocating import PROCESSES_NAME, HostPlaces
-from cotenant.kube.agent.jobs import PROC, container_of, mounts_at
+from cotenant.kube.agent.jobs import PROC, container_of, mounts_at, pod_of
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.paths import PROCESSES, PROCESSES_FOLDER
@@ -29,6 +29,8 @@ class _Place:
 
     folder: Path
     inode: int
+    pod: str
+    """UID."""
 
     def is_there(self) -> bool:
         return _inode(self.folder) == self.inode
@@ -58,6 +60,13 @@ class SliceMembers:
             except OSError as error:
                 self._error_log.report("processes", f"{error.filename}: {error.strerror}")
 
+    def slices(self) -> dict[str, list[str]]:
+        """The names of the slices that are in use, by the UID of the pod."""
+        found: dict[str, list[str]] = {}
+        for place in self._places.values():
+            found.setdefault(place.pod, []).append(place.folder.parent.name)
+        return found
+
     def _members(self, usage: Iterable[GpuUsage]) -> dict[str, list[SliceProcess]]:
         pids = {process.pid for process in chain.from_iterable(gpu.processes or () for gpu in usage)}
         known = {pod.metadata.uid for pod in self._pods()} if pids else set()
@@ -74,9 +83,9 @@ class SliceMembers:
         if name is None:
             return None
         folder = self._slices / name / PROCESSES_NAME
-        inode = _inode(folder)
+        inode, pod = _inode(folder), pod_of(pid, {one.metadata.uid for one in self._pods()}, self._proc)
         # The mount is read again: if its folder is there now, the inode is the folder's, or that of an older one.
-        return _Place(folder, inode) if inode is not None and self._slice_of(pid) == name else None
+        return _Place(folder, inode, pod) if inode is not None and pod and self._slice_of(pid) == name else None
 
     def _slice_of(self, pid: int) -> str | None:
         device = _device(self._slices)

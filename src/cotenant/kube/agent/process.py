@@ -12,6 +12,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +23,7 @@ from cotenant.kube.agent.allocating import HostPlaces
 from cotenant.kube.agent.jobs import Jobs
 from cotenant.kube.agent.latency import Servers, Windows
 from cotenant.kube.agent.members import SliceMembers
-from cotenant.kube.agent.metrics import metrics_text, write_metrics
+from cotenant.kube.agent.metrics import AgentMetrics
 from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
 from cotenant.kube.agent.pod_usage import PodMemory, beyond_assignment, memory_of_pods
@@ -43,11 +44,12 @@ from cotenant.kube.agent.training import Training
 from cotenant.kube.api.access import Access, find_access
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
+from cotenant.kube.api.metrics import count_request
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.assignment import Record, valid_record
 from cotenant.kube.codec.inventory import AWAY, ORPHANS, SERVERS, USED
-from cotenant.kube.settings import KubeSettings, read_settings
+from cotenant.kube.settings import KubeSettings, MetricsPart, read_settings
 from cotenant.node.agent import JobEvent
 from cotenant.node.devices.backend import Backend, GpuUsage
 from cotenant.node.devices.finding import find_gpus
@@ -124,7 +126,7 @@ def serve(options: AgentOptions) -> None:
     if options.remove:
         asyncio.run(_remove(options, access))
     else:
-        asyncio.run(_until_signalled(Agent(options, settings, access)))
+        asyncio.run(_until_signalled(Agent(options, settings, access), settings.metrics))
 
 
 async def _remove(options: AgentOptions, access: Access) -> None:
@@ -135,16 +137,19 @@ async def _remove(options: AgentOptions, access: Access) -> None:
         await client.close()
 
 
-async def _until_signalled(agent: "Agent") -> None:
+async def _until_signalled(agent: "Agent", metrics: MetricsPart) -> None:
     signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)
     task, waiting = asyncio.ensure_future(agent.run()), asyncio.ensure_future(signalled.wait())
+    served = asyncio.ensure_future(agent.metrics.serve(metrics, agent.error_log, signalled))
     await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
         await agent.leave()
         task.cancel()
     waiting.cancel()
+    signalled.set()
+    await served
     try:
         await task
     except asyncio.CancelledError:
@@ -218,6 +223,26 @@ class Agent:
             observe_s=intervals.observe_s,
         )
         self.servers = Servers(self._pods.pods, self._publish_servers, intervals.windows)
+        self._members: SliceMembers | None = None
+        self._gpus_of = Vendor.SIMULATED
+        """Whose GPUs the node has, as soon as they are found."""
+        self.metrics = AgentMetrics(
+            options.node,
+            self._codec,
+            machine=lambda: self._machine,
+            vendor=lambda: str(self._gpus_of),
+            usage=lambda: self._usage.latest,
+            pods=self._pods.pods,
+            slices=lambda: {} if self._members is None else self._members.slices(),
+            regions=options.host.regions.seen,
+            training=self.training,
+            servers=self.servers,
+            errors=self.error_log.counts,
+            drifting=lambda: self._drifting,
+            hami=settings.metrics.hami,
+            proc=proc,
+        )
+        self._client.answered.subscribe(partial(count_request, self.metrics.counts))
         self.jobs = Jobs(options.host.agent.seen, self._pods.known, self._handle, proc)
 
     async def run(self) -> None:
@@ -256,11 +281,10 @@ class Agent:
     def _handle(self, event: JobEvent) -> None:
         self.training.handle(event)
         self.servers.handle(event)
+        self.metrics.handle(event)
 
     def _publish_servers(self, text: str | None) -> None:
         self._node.want({SERVERS: text})
-        if text is not None:
-            self._write_metrics()
 
     def _reporter(self, kind: str) -> Callable[[str], object]:
         return lambda text: self.error_log.report(kind, text)
@@ -286,7 +310,8 @@ class Agent:
                 strict=self._options.strict,
                 on_watch_change=self._changed.set,
             )
-            members = SliceMembers(self._options.host, self._pods.pods, self.error_log, self._proc)
+            self._gpus_of = vendor
+            members = self._members = SliceMembers(self._options.host, self._pods.pods, self.error_log, self._proc)
             if not is_bounded(self._options.host.regions.seen):
                 self._say(
                     f"agent: {self._options.host.regions.seen} is no file system of its own, so a tenant can fill"
@@ -382,7 +407,7 @@ class Agent:
         before: tuple[Drift, ...] = ()
         while True:
             self._drifting = len(before)
-            self._write_metrics()
+            self._report_memory_beyond()
             await asyncio.sleep(self._intervals.compare_s)
             try:
                 listed = await plugins.listed()
@@ -408,16 +433,10 @@ class Agent:
     def _memory_of_pods(self, usage: Sequence[GpuUsage]) -> list[PodMemory]:
         return memory_of_pods(usage, self._pods.pods(), self._proc)
 
-    def _write_metrics(self) -> None:
-        pods = self._memory_of_pods(self._usage.latest)
-        for one in pods:
+    def _report_memory_beyond(self) -> None:
+        for one in self._memory_of_pods(self._usage.latest):
             if one.is_beyond:
                 self.error_log.report("memory beyond the assignment", str(one))
-        text = metrics_text(self._machine, self._drifting, self.error_log.counts, pods, self.servers.latencies())
-        try:
-            write_metrics(self._options.host.passing.seen, text)
-        except OSError as error:
-            self.error_log.report("metrics", f"{error.filename}: {error.strerror}")
 
 
 def find_gpus_of(options: AgentOptions) -> Backend:

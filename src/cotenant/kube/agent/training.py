@@ -23,6 +23,7 @@ from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record, valid_record
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.profiles import LARGEST_GAIN, LARGEST_RATE, LONGEST_WORKLOAD, PodSpeed
+from cotenant.metrics.figures import TenantFigures
 from cotenant.node.agent import Connected, JobEvent, Reported
 from cotenant.wire.agent import ReportEvery, Resume, SetBatch, ToJob
 from cotenant.wire.profile import WorkloadId
@@ -145,6 +146,22 @@ class Training:
     def is_measuring(self) -> bool:
         """Whether any pod is connected."""
         return self._parts is not None
+
+    def shown(self, uid: str, known: TenantFigures) -> TenantFigures:
+        """What the metrics say of a pod, with what is measured if it reports."""
+        if self._parts is None or uid not in self._tenants:
+            return known
+        tuner, monitor = self._parts
+        hello, said = self._hellos.get(uid), self._reports.get(uid)
+        return replace(
+            known,
+            speed=monitor.speed(uid),
+            predicted_speed=monitor.predicted(uid),
+            batch=None if said is None else said.steps.batch,
+            default_batch=None if hello is None else hello.hello.batch,
+            tuner=tuner.state(uid),
+            batch_changes=tuner.changes(uid),
+        )
 
     def set_memory(self, used: Mapping[str, int]) -> None:
         """The MiB that pods use now, by UID; they come from the driver, so a pod cannot lie about them."""

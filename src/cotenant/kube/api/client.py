@@ -17,10 +17,12 @@ import msgspec
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.connection import Answer, ApiError, Connection
 from cotenant.kube.api.decoding import Change, Kind, Page, T, Version, read_change, read_object, read_page, read_status
+from cotenant.signals import Signal
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
 
+OK = 200
 UNREACHABLE = "Unreachable"
 UNTRUSTED = "Untrusted"
 INTERRUPTED = "Interrupted"
@@ -88,6 +90,8 @@ class Client:
         self._access, self._agent, self._extra_headers = access, agent, list((headers or {}).items())
         self._slots = asyncio.Semaphore(self.limits.concurrency)
         self._idle: list[tuple[float, Connection]] = []
+        self.answered: Signal[[str, int, float]] = Signal()
+        """sent after each attempt with the method, the status (0: no response) and the seconds that it took"""
 
     async def get(self, kind: Kind[T], name: str, *, namespace: str = "") -> T:
         """Read one object."""
@@ -249,13 +253,16 @@ class Client:
         guard: Guard = nullcontext,
     ) -> bytes:
         """Return the body of a successful response; retries if that can help and cannot do harm."""
-        failures = 0
+        failures, began = 0, time.monotonic()
         while True:
             try:
                 async with self._slots:
-                    target = self._target(path, query)
-                    return await self._ask_once(f"{method} {path}", method, target, body, form, guard)
+                    began, target = time.monotonic(), self._target(path, query)
+                    answer = await self._ask_once(f"{method} {path}", method, target, body, form, guard)
+                    self.answered.send(method, OK, time.monotonic() - began)
+                    return answer
             except ApiError as error:
+                self.answered.send(method, error.status, time.monotonic() - began)
                 failures += 1
                 if not retry or failures >= self.limits.tries or not _is_retryable(method, error):
                     raise

@@ -66,7 +66,7 @@ def manifests(options: InstallOptions, certify: Callable[[str], Certificate]) ->
         scheduler(options.images, content, options.replicas),
         webhook(options.images, content, options.replicas),
         *(disruption_budget(name) for name in certificates),
-        daemon_set(options.images, options.agents, content, settings.webhook.runtime_class),
+        daemon_set(options.images, options.agents, content, settings.webhook.runtime_class, settings.metrics.port),
         *admission_policies(settings),
         webhook_configuration(settings, certificates[WEBHOOK].certificate),
     ]

@@ -86,7 +86,9 @@ class AgentFlags:
 def scheduler(images: Images, content: str, replicas: int = 1) -> Json:
     """Return the deployment of our scheduler and a stock kube-scheduler in one pod."""
     containers, why = [_our_scheduler(images), _stock_scheduler(images)], _secret_volume("why", WHY)
-    return _deployment(SCHEDULER, content, replicas, containers, why)
+    made = _deployment(SCHEDULER, content, replicas, containers, why)
+    made["spec"]["template"]["metadata"]["annotations"] |= _scraped(HTTPS_PORT, "https")
+    return made
 
 
 def webhook(images: Images, content: str, replicas: int = 1) -> Json:
@@ -108,10 +110,15 @@ def service(name: str) -> Json:
     return object_of("Service", "v1", name, spec={"selector": labels_of(name), "ports": ports})
 
 
-def daemon_set(images: Images, flags: AgentFlags, content: str, runtime_class: str | None = None) -> Json:
-    """Return the daemon set of the agents; the runtime class must be one that gives containers access to GPUs."""
+def daemon_set(
+    images: Images, flags: AgentFlags, content: str, runtime_class: str | None = None, metrics_port: int = 0
+) -> Json:
+    """Return the daemon set of the agents; the runtime class must be one that gives containers access to GPUs.
+
+    `metrics_port` is 0 if agents serve no metrics.
+    """
     folders = (*HOST_FOLDERS, *(CDI_FOLDERS if flags.strict else ()))
-    pod = {
+    pod: Json = {
         "serviceAccountName": AGENT,
         "priorityClassName": "system-node-critical",
         "hostPID": True,  # to identify the processes that connect, and processes that outlive their pod
@@ -126,7 +133,11 @@ def daemon_set(images: Images, flags: AgentFlags, content: str, runtime_class: s
     }
     if runtime_class is not None:
         pod["runtimeClassName"] = runtime_class
-    return object_of("DaemonSet", "apps/v1", AGENT, spec=_template(AGENT, content, pod))
+    made = object_of("DaemonSet", "apps/v1", AGENT, spec=_template(AGENT, content, pod))
+    if metrics_port:
+        pod["containers"][0]["ports"] = [{"name": "metrics", "containerPort": metrics_port}]
+        made["spec"]["template"]["metadata"]["annotations"] |= _scraped(metrics_port, "http")
+    return made
 
 
 def _deployment(name: str, content: str, replicas: int, containers: Sequence[Json], *volumes: Json) -> Json:
@@ -253,6 +264,16 @@ def _container(name: str, image: str, pull: str, command: Sequence[str]) -> Json
 def _probe(path: str, port: int, *, every: int = 10, after: int = 0) -> Json:
     get = {"path": path, "port": port, "scheme": "HTTPS"}
     return {"httpGet": get, "periodSeconds": every, "initialDelaySeconds": after, "timeoutSeconds": 5}
+
+
+def _scraped(port: int, scheme: str) -> dict[str, str]:
+    """Return the annotations by which Prometheus finds the metrics of a pod."""
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/scheme": scheme,
+        "prometheus.io/port": str(port),
+        "prometheus.io/path": "/metrics",
+    }
 
 
 def _mount(name: str, path: str, *, read_only: bool = True) -> Json:

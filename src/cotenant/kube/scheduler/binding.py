@@ -21,6 +21,7 @@ from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.protocol import BindingArgs
 from cotenant.kube.scheduler.shared import Shared
 from cotenant.kube.scheduler.watches import get_pod
+from cotenant.metrics.table import BINDS
 
 ANSWER_S = 6.0
 """within which kube-scheduler gets an answer; it waits 10 s"""
@@ -69,6 +70,7 @@ class Binder:
         began, guard = shared.clock(), shared.lead.guard()
         choice = shared.placer.choose(pod, args.node, began, time.time_ns())
         if isinstance(choice, Reason):
+            shared.counts.add(BINDS, "refused")
             return f"{subject} does not fit on node {args.node} any more: {choice}"
         error = None
         try:
@@ -76,6 +78,7 @@ class Binder:
         finally:
             if choice.allocation is not None:
                 (shared.state.assume if error == "" else shared.state.release)(args.uid)
+        shared.counts.add(BINDS, "failed" if error else "bound")
         if error:
             shared.errors.report("bind", error)
         elif choice.allocation is not None:

@@ -15,6 +15,7 @@ from cotenant.kube.api.server import Reply, Route, Routes, json_reply, text_repl
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.events import NO_ROOM
 from cotenant.kube.scheduler.explaining import why_not
+from cotenant.kube.scheduler.metrics import count_filtered
 from cotenant.kube.scheduler.preemption import Preemptor
 from cotenant.kube.scheduler.protocol import (
     BindingResult,
@@ -27,6 +28,7 @@ from cotenant.kube.scheduler.protocol import (
     victims_of,
 )
 from cotenant.kube.scheduler.shared import Shared
+from cotenant.metrics.table import STEPS
 
 MOST_BYTES = 32 * 1024 * 1024
 """of a call: kube-scheduler can be configured to send full nodes"""
@@ -43,20 +45,23 @@ class Extender:
     def routes(self) -> Routes:
         """The routes by verb."""
         return {
-            "filter": self._route(self._filter, _filter_error),
-            "prioritize": self._route(self._prioritize, text_reply),
-            "bind": self._route(self._bind, _bind_error),
-            "preempt": self._route(self._preempt, text_reply),
+            "filter": self._route("filter", self._filter, _filter_error),
+            "prioritize": self._route("prioritize", self._prioritize, text_reply),
+            "bind": self._route("bind", self._bind, _bind_error),
+            "preempt": self._route("preempt", self._preempt, text_reply),
         }
 
-    def _route(self, answer: Callable[[bytes], Awaitable[object]], refuse: Callable[[int, str], Reply]) -> Route:
+    def _route(
+        self, verb: str, answer: Callable[[bytes], Awaitable[object]], refuse: Callable[[int, str], Reply]
+    ) -> Route:
         async def answered(_words: tuple[str, ...], body: bytes) -> Reply:
             shared = self.shared
             reason = shared.state_unready_reason() or await shared.lead.wait_ready()
             if reason is not None:
                 return text_reply(503, reason)
-            shared.state.expire(shared.clock())
-            return json_reply(await answer(body))
+            shared.expire_holds()
+            with shared.counts.timed(STEPS, verb):
+                return json_reply(await answer(body))
 
         return Route(method="POST", answer=answered, most_bytes=MOST_BYTES, refuse=refuse)
 
@@ -64,6 +69,8 @@ class Extender:
         args, shared = decode_args(body), self.shared
         self._check_not_binding(args)
         result = shared.placer.filter(args, shared.clock())
+        if args.node_names is not None:  # else it is a what-if query
+            count_filtered(shared.counts, result)
         if args.node_names is not None and not result.node_names:  # a refusal, and no what-if query
             shared.signals.refused.send(args.pod, frozenset(args.node_names))
             shared.events.record(args.pod, NO_ROOM, lambda: self._why_not(args.pod), warning=True)

@@ -22,6 +22,7 @@ from cotenant.kube.scheduler.naming import PodName, visible_to
 from cotenant.kube.scheduler.preemption_search import Candidate, Evictable, Victims, best_candidate, priority_of
 from cotenant.kube.scheduler.retry import wait_for_change
 from cotenant.kube.scheduler.shared import Shared
+from cotenant.metrics.table import PREEMPTIONS
 
 TICK_S = 1.0
 SWEEP_S = 60.0
@@ -277,6 +278,7 @@ class Preemptor:
         shared = self._shared
         self._victims.mark_leaving(victim.metadata.uid, shared.clock())
         self._budget -= 1
+        shared.counts.add(PREEMPTIONS)
         mine, its = priority_of(pod), priority_of(victim)
         text = f"evicted from node {victim.spec.node_name} for a pod of priority {mine}; its own is {its}"
         shared.events.record(victim, PREEMPTED, text, warning=True)

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,6 +55,7 @@ from cotenant.kube.scheduler.ladder import Ladder
 from cotenant.kube.scheduler.latency import ObjectiveKeeper
 from cotenant.kube.scheduler.learning import Learning
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, ElectedLeader, Election, Lead, SoleLeader
+from cotenant.kube.scheduler.metrics import SchedulerMetrics
 from cotenant.kube.scheduler.offers import OfferedNodes
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import Preemptor
@@ -161,6 +161,8 @@ class Scheduler:
         self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
         self.foresight = Foresight(shared)
         self._subscribe(signals, queue)
+        lengths = {"waiting": lambda: self.state.waiting, "refused": self.retrier.waiting}
+        self.metrics = SchedulerMetrics(shared=shared, lengths=lengths, lags=self.watches.lags)
 
     def _make_placer(self, settings: KubeSettings, codec: Settings) -> Placer:
         part = settings.scheduler
@@ -232,11 +234,12 @@ class Scheduler:
 
     def for_kube_scheduler(self) -> Routes:
         """The routes of the first port."""
-        return {**Extender(self._shared, self.binder, self.preemptor).routes(), **self._health()}
+        extender = Extender(self._shared, self.binder, self.preemptor)
+        return {**extender.routes(), **self.metrics.routes(), **self._health()}
 
     def for_operators(self, why_key: Callable[[], bytes] | None = None) -> Routes:
         """The routes of the second port. Every pod of the cluster can reach it, so all that name pods require a key."""
-        routes = dict(self._health())
+        routes = {**self.metrics.routes(), **self._health()}
         if why_key is not None:
             routes["why"] = Route(method="GET", answer=self._why, segments=2, refuse=status_reply, key=why_key)
             routes["whatif"] = Route(method="GET", answer=self._what_if, segments=2, refuse=status_reply, key=why_key)
@@ -271,7 +274,7 @@ class Scheduler:
     async def _tick(self) -> NoReturn:
         while True:
             await asyncio.sleep(TICK_S)
-            self.state.expire(time.monotonic())
+            self._shared.expire_holds()
             self.absent_vendors.look()
             for node, messages in islice(self.state.closed.items(), MOST_LOGGED):
                 self.errors.report(f"node {node} takes no new pods", "; ".join(messages.values()))

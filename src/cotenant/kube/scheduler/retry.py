@@ -13,6 +13,7 @@ back, so the retrier writes an annotation on refused pods that would fit now.
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import NamedTuple, NoReturn
 
 from cotenant.kube.api.client import Guard
@@ -21,6 +22,7 @@ from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod, is_unschedulable
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.scheduler.shared import Shared
+from cotenant.metrics.table import RETRIES
 
 RETRIED = own_key("tried-again")
 """annotation on a pending pod: when it was last put back into kube-scheduler's queue"""
@@ -71,6 +73,10 @@ class Retrier:
             self.on_refused(pod)
         self.on_freed()
 
+    def waiting(self) -> Collection[str]:
+        """The pods that were refused, by UID."""
+        return self._refused
+
     async def run(self) -> NoReturn:
         """Look whenever capacity may have been freed, until cancelled."""
         while True:
@@ -107,6 +113,7 @@ class Retrier:
         patch = {"metadata": {"uid": about.uid, "annotations": {RETRIED: str(time.time_ns() // 1_000_000)}}}
         try:
             await self._shared.client.patch(PODS, about.name, patch, namespace=about.namespace, guard=guard)
+            self._shared.counts.add(RETRIES)
         except ApiError as error:
             if error.status not in (404, 409):  # gone, or another pod of the same name
                 self._shared.errors.report("retry", str(error))

@@ -21,6 +21,8 @@ from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.metrics.counts import Counts
+from cotenant.metrics.table import EXPIRED, Part
 from cotenant.signals import Signal
 
 
@@ -60,9 +62,15 @@ class Shared:
     lead: Lead
     state_unready_reason: Callable[[], str | None]
     """why `state` cannot be relied on now; None if it can"""
+    counts: Counts = field(default_factory=lambda: Counts(Part.SCHEDULER))
+    """for the metrics"""
     log: Callable[[str], object] = to_stderr
     clock: Callable[[], float] = time.monotonic
     """steady, in seconds"""
+
+    def expire_holds(self) -> None:
+        """Release the holds whose time is over, and count them."""
+        self.counts.add(EXPIRED, by=len(self.state.expire(self.clock())))
 
     def unready_reason(self) -> str | None:
         """Why nothing must be decided or written now; None if it may be."""

@@ -63,6 +63,14 @@ class Watches:
             return "agents may not have reported yet which deleted pods still run"
         return None
 
+    def lags(self) -> dict[str, float]:
+        """Seconds since the API server last confirmed each of the copies; infinite before the first list."""
+        return {
+            "nodes": self._nodes.silence_s(),
+            "pods": self.pods.silence_s(),
+            "quotas": self._quota_objects.silence_s(),
+        }
+
     async def run(self) -> NoReturn:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as group:

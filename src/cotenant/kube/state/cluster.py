@@ -221,6 +221,11 @@ class ClusterState:
             self.release(uid)
         return over
 
+    @property
+    def holds(self) -> int:
+        """The number of slots that are held for a time."""
+        return len(self._deadlines)
+
     def release_holds(self) -> None:
         """Release all holds, whatever their time. Binds and resizes under way are not affected."""
         for uid in list(self._deadlines):
