@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from cotenant.metrics.figures import TenantFigures
 
 LONGEST_LABEL = 128
-"""Characters of a label value; names of pods have up to 253, of which the first tell most."""
+"""Characters of a label value; names of pods have up to 253."""
 MOST_TENANTS = 512
 """Pairs of a tenant and a GPU on one page. A pair has about 30 series."""
 MOST_KINDS = 100
