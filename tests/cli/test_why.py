@@ -129,10 +129,11 @@ def test_decision_is_needed() -> None:
     assert "--decision" in done.stderr
 
 
-def test_job_beside_a_decision_is_refused_with_what_to_write() -> None:
-    assert refusal("why", "--decision", "one.json", "two.json") == (
-        "two.json: --decision replays one file and takes no job or pod; write `cotenant why --decision FILE` for each "
-        "file, or `cotenant why JOB` without --decision"
+def test_job_beside_a_file_of_one_decision_is_refused_with_what_to_write(folder: Path) -> None:
+    one = next(folder.glob("decision-*.json"))
+    assert refusal("why", "--decision", one, "two.json") == (
+        f"two.json: --decision {one} has one decision and takes no job or pod; write `cotenant why --decision FILE` "
+        "for each file, or `cotenant why JOB` without --decision"
     )
 
 

@@ -580,7 +580,7 @@ def test_recipe_trace(scratch: Scratch) -> None:
         '''),
     )
     registry = f"{traces}/registry.py"
-    scratch.replace(registry, r"^(from cotenant.sim.traces import .*pollux)$", r"\1, slurm")
+    scratch.replace(registry, r"^(from cotenant.sim.traces import .*recorded)$", r"\1, slurm")
     scratch.replace(registry, r"^(FORMATS = \()", r"\1slurm.FORMAT, ")
     sample = "JobID,Submit,ElapsedRaw,AllocGPUs\n7,0,60,2\n8,30,60,8\n"
     scratch.write("tests/sim/samples/slurm.csv", sample)

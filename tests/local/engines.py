@@ -12,6 +12,7 @@ from typing import Any
 from cotenant.core.model import Gpu, Gpus, Machine, Placement, Slot
 from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import MiB
+from cotenant.history.decisions import DecisionRecorder
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
@@ -60,6 +61,7 @@ def engine_on(
     policy: str = "binpack",
     queue: str = "fifo",
     belief: Belief | None = None,
+    decisions: DecisionRecorder | None = None,
 ) -> Iterator[tuple[Engine, Journal]]:
     """An engine and its journal; use it within an event loop."""
     with Journal.open(state / "journal.db") as journal:
@@ -71,6 +73,7 @@ def engine_on(
             paths=Paths(agent=state / "agent.sock"),
             shares=Shares(Means.SLOTS, None, "test"),
             launch=never_starts,
+            decisions=decisions,
         )
         settings = Settings(policy=policy, queue=queue, draw=lambda n: n - 1, belief=belief)
         yield Engine(resources, settings), journal

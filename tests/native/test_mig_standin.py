@@ -22,9 +22,7 @@ def test_a_mig_instance_has_memory_of_its_own(tmp_path: Path) -> None:
 
 def test_a_mig_instance_has_compute_of_its_own(tmp_path: Path) -> None:
     """A busy neighbour on another instance delays nothing; on the same one it does."""
-    burn = (
-        f"begin()\nf = kernel({400 * MILLISECOND})\nfor _ in range(8): launch(f)\nprint('on')\nsys.stdin.readline()"
-    )
+    burn = f"begin()\nf = kernel({400 * MILLISECOND})\nfor _ in range(8): launch(f)\nprint('on')\nsys.stdin.readline()"
     work = f"begin()\nf, began = kernel({20 * MILLISECOND}), cu.standinNow()\nfor _ in range(5): launch(f)\n"
     work += "ok(cu.cuCtxSynchronize())\ntell(took=cu.standinNow() - began)"
     with started(tmp_path, burn.replace("'on'", "'on', flush=True"), CUDA_VISIBLE_DEVICES=FIRST, **SETTINGS) as process:

@@ -131,6 +131,12 @@ Examples:
     callback=gpu_isolation,
     help="Reserve a GPU, by index or UUID, for jobs with one isolation; repeatable.",
 )
+@click.option(
+    "--decisions/--no-decisions",
+    default=True,
+    show_default="on",
+    help="Record decisions, for `cotenant decisions` and to replay them.",
+)
 @age_option("--history", "Keep samples of GPUs and jobs for this long; 0s records none. Default: 1d.")
 @age_option("--keep-for", "Every hour, remove the files of jobs that ended longer ago than this.")
 @size_option("--keep-size", "Every hour, remove the oldest files of ended jobs beyond this size.")
@@ -152,6 +158,7 @@ def up(
     isolation: str | None,
     isolation_fallback: str,
     gpu_isolation: dict[str, Rung],
+    decisions: bool,
     history: float | None,
     keep_for: float | None,
     keep_size: int | None,
@@ -182,6 +189,7 @@ def up(
         tls=tls,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        record_decisions=decisions,
         history_s=DAY_S if history is None else history,
         keep=PruneRequest(older_than_s=keep_for, keep_bytes=keep_size),
         isolation=IsolationSettings(

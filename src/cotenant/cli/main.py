@@ -36,6 +36,7 @@ SECTIONS = {
         "logs": ("jobs", "Prints the output of a job."),
         "why": ("why", "Explains why a job waits, or why it was placed where it is."),
         "whatif": ("whatif", "Shows where a job would go, and who would slow down."),
+        "decisions": ("decisions", "Downloads what was decided, to replay it."),
         "cancel": ("jobs", "Stops running jobs, or removes queued ones."),
         "retry": ("jobs", "Runs a job again after it has ended."),
         "profile": ("profile", "Measures a command while it runs alone on a GPU."),

@@ -38,6 +38,7 @@ EPILOG = """\b
 Examples:
   cotenant simulate --policy bestfit,fgd,fragmentation --out report
   cotenant simulate --trace openb:default --order published --policy fgd --seeds 42-51
+  cotenant simulate --trace recorded:day.jsonl --policy least-loaded,cotenant
   cotenant simulate --trace jobs.csv --nodes 4x8:A100:80GiB --mode timed --queue sjf --estimates oracle
 """
 
@@ -69,7 +70,7 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     default="demo",
     show_default=True,
     metavar="PATH|NAME",
-    help="The jobs: a CSV file, or a name such as demo, openb:default or philly.",
+    help="The jobs: a CSV file, a name such as demo, openb:default or philly, or recorded:FILE.",
 )
 @click.option(
     "--nodes",
@@ -98,8 +99,7 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
 @click.option(
     "--mode",
     type=click.Choice(["fill", "timed"]),
-    default="fill",
-    show_default=True,
+    show_default="fill, or timed for a recording",
     help="fill: jobs arrive until the cluster is full, none ends. timed: jobs arrive, wait, run and end.",
 )
 @click.option(
@@ -223,6 +223,7 @@ def simulate(out: Path | None, processes: int, output: str, **options: Any) -> N
         check_writable(out)
     plan = _plan(**options)
     experiment.check(plan)
+    _print_notes(plan.trace)
     runs, stopped = _run(plan, processes)
     command = printable(shlex.join(["cotenant", *sys.argv[1:]]))
     results = experiment.results_of(plan, command, [run.result for run in runs])
@@ -239,6 +240,7 @@ def simulate(out: Path | None, processes: int, output: str, **options: Any) -> N
 def _plan(
     *,
     trace: str,
+    mode: str | None,
     nodes: str | None,
     policy_names: tuple[str, ...],
     seed_numbers: tuple[int, ...],
@@ -256,6 +258,7 @@ def _plan(
     """The plan that the options describe; `same` are options that a plan has under the same name."""
     from cotenant.sim.experiment import Plan
     from cotenant.sim.timed import Timing
+    from cotenant.sim.traces.recorded import is_recorded
 
     timing = Timing(
         queue=queue,
@@ -268,6 +271,7 @@ def _plan(
     )
     return Plan(
         trace=trace,
+        mode=mode or ("timed" if is_recorded(trace) else "fill"),
         nodes=nodes or default_nodes(trace),
         policies=policy_names,
         seeds=seed_numbers,
@@ -279,6 +283,14 @@ def _plan(
     )
 
 
+def _print_notes(trace: str) -> None:
+    """Says what was recorded, if the trace is a recording."""
+    from cotenant.sim.traces.recorded import is_recorded, recorded_notes
+
+    for note in recorded_notes(trace) if is_recorded(trace) else ():
+        click.echo(f"{printable(trace)}: {note}", err=True)
+
+
 def data_folder() -> Path | None:
     """The folder of public traces ($COTENANT_DATA), if one is set."""
     named = os.environ.get("COTENANT_DATA")
@@ -287,7 +299,11 @@ def data_folder() -> Path | None:
 
 def default_nodes(trace: str) -> str:
     """The cluster that belongs to the trace, or 16 nodes of 8 GPUs if it has none."""
+    from cotenant.sim.traces.recorded import is_recorded
+
     family = trace.partition(":")[0]
+    if is_recorded(trace):
+        return trace
     return family if family in ("demo", "openb") else "16x8"
 
 

@@ -3,7 +3,6 @@
 """`cotenant why`: explains why a job or a pod waits, why it was placed where it is, or how it ended, with the numbers
 that decided."""
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,23 +11,23 @@ import click
 from cotenant.cli.cluster_jobs import KUBERNETES, Where, on_option, pod_to_explain
 from cotenant.cli.options import job_argument, output_option
 from cotenant.cli.pods import STATES, ask_about_pod, is_pod, pod_options, speed_line
+from cotenant.cli.replay import replay
 from cotenant.cli.suggested import gpus_of, suggestion_lines
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from cotenant.core.model import Slot
-    from cotenant.core.placement.ranking import Ranking
     from cotenant.kube.scheduler.why import WhyPod
     from cotenant.wire.explanation import SuggestionView
-
-MOST_BYTES = 512 * 1024 * 1024
 
 EPILOG = """\b
 Examples:
   cotenant simulate --policy fgd --mode timed --record demo-0017 --out report
   cotenant why --decision report/decision-fgd-42-demo_0017.json
+  cotenant decisions --file day.jsonl
+  cotenant why --decision day.jsonl
+  cotenant why --decision day.jsonl j-000001
   cotenant why j-000001
   cotenant why pod/train-0 -n team
   cotenant why --on kubernetes sweep
@@ -41,7 +40,7 @@ Examples:
     "--decision",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Replay a decision recorded by `cotenant simulate --record`.",
+    help="Replay a decision of `cotenant simulate --record`, or a recording of `cotenant decisions`.",
 )
 @click.option(
     "--most", type=click.IntRange(1), default=20, show_default=True, help="Largest number of nodes in the table."
@@ -62,13 +61,8 @@ def why(
     ended; or replays a recorded decision with the score of every node."""
     if job is None and decision is None:
         raise InputError("expected one of: a job of this machine, a pod of a cluster (pod/NAME), or --decision FILE")
-    if job is not None and decision is not None:
-        raise InputError(
-            f"{job}: --decision replays one file and takes no job or pod; "
-            "write `cotenant why --decision FILE` for each file, or `cotenant why JOB` without --decision"
-        )
     if decision is not None:
-        _replay(decision, most, output)
+        replay(decision, job, most, output)
     elif job is not None and on == KUBERNETES and not is_pod(job):
         pod = pod_to_explain(Where(namespace, kubeconfig), job)
         _explain_pod(pod, namespace, kubeconfig, most, output)
@@ -163,72 +157,6 @@ def _neighbour(neighbour: dict[str, Any]) -> str:
 
     expected, measured = (or_dash(neighbour[name], "{:.0%}") for name in ("predicted", "measured"))
     return f"{neighbour['job']} ({neighbour['workload']}): predicted {expected}, measured {measured} of its speed alone"
-
-
-def _replay(decision: Path, most: int, output: str) -> None:
-    from cotenant.cli.output import render
-    from cotenant.core.placement.deciding import place_gang, rank
-    from cotenant.core.placement.ranking import Ranker
-    from cotenant.wire.codec import read_bounded
-    from cotenant.wire.decision import decode
-
-    recorded = decode(read_bounded(decision, MOST_BYTES, "a recorded decision"), str(decision))
-    policy, cluster = recorded.build_policy(), recorded.cluster()
-    ranking = rank(policy, recorded.job, cluster, crowding=recorded.crowding)
-    placed = place_gang(Ranker(policy), recorded.job, cluster, None, recorded.crowding, recorded.closed)
-    slots = tuple(one.slot for one in placed.placements) if placed is not None else ()
-    same = slots == recorded.slots or (policy.random and bool(slots) == bool(recorded.slots))
-    answer = _answer(recorded.job.id, policy.name, ranking, slots, same)
-    render(answer, output, lambda wide: _print_table(answer, ranking, len(ranking.fits) if wide else most))
-    if not same:
-        chosen = ", ".join(f"{slot.node}/{list(slot.gpus)}" for slot in recorded.slots) or "nowhere"
-        raise InputError(f"{decision}: the replay differs from what was recorded ({chosen}); was the file edited?")
-
-
-def _print_table(answer: dict[str, Any], ranking: "Ranking", most: int) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from cotenant.wire.text import counted
-
-    console = Console()
-    where = ", ".join(f"{slot['node']} {gpus_of(slot['gpus'])}" for slot in answer["slots"])
-    console.print(escape(f"{answer['job']} under {answer['policy']}: {where or 'fits nowhere'}"), highlight=False)
-    if ranking.fits:
-        fits = Table("rank", "node", "GPUs", "score")
-        for place, fit in enumerate(ranking.fits[:most], 1):
-            score = " ".join(f"{part:g}" for part in fit.score)
-            fits.add_row(str(place), escape(fit.slot.node), " ".join(map(str, fit.slot.gpus)), score)
-        console.print(fits)
-        if len(ranking.fits) > most:
-            more = counted(len(ranking.fits) - most, "more node")
-            console.print(f"and {more} that fit (--most {len(ranking.fits)} shows all)")
-    if ranking.verdict.reason is not None:
-        console.print(escape(f"The policy prefers to wait: {ranking.verdict.reason}"), highlight=False)
-    if ranking.reasons:
-        refused = Table("nodes", "reason", "for example")
-        texts = Counter(reason.text for reason in ranking.reasons.values())
-        for text, count in texts.most_common():
-            node, reason = next((node, why) for node, why in ranking.reasons.items() if why.text == text)
-            refused.add_row(str(count), escape(str(reason)), escape(node))
-        console.print(refused)
-
-
-def _answer(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, ...]", same: bool) -> dict[str, Any]:
-    return {
-        "job": job,
-        "policy": policy,
-        "slots": [{"node": slot.node, "gpus": slot.gpus} for slot in slots],
-        "as_recorded": same,
-        "fits": [{"node": fit.slot.node, "gpus": fit.slot.gpus, "score": fit.score} for fit in ranking.fits],
-        "waits": None if ranking.verdict.reason is None else str(ranking.verdict.reason),
-        "trial": ranking.verdict.trial,
-        "reasons": {
-            node: {"check": why.check, "text": str(why), "needed": why.needed, "available": why.available}
-            for node, why in sorted(ranking.reasons.items())
-        },
-    }
 
 
 def _explain_pod(name: str, namespace: str | None, kubeconfig: Path | None, most: int, output: str) -> None:

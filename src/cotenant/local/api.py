@@ -7,8 +7,9 @@ One table of routes both serves the requests and generates the description, so t
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cotenant import __version__
 from cotenant.errors import CotenantError, InputError
+from cotenant.history.decisions import parts_since
 from cotenant.local.admission import RefusedError
 from cotenant.local.engine import Engine
 from cotenant.local.queries import UnknownError
@@ -53,6 +55,7 @@ LOG_OFFSET = "Cotenant-Log-Offset"
 LOG_ATTEMPT = "Cotenant-Log-Attempt"
 """response header: the attempt whose output the answer begins with; 0: there was none yet"""
 MOST_TAIL = 100_000
+LINES_AT_ONCE = 200
 
 Handler = Callable[[Engine, Request], Awaitable[Response]]
 
@@ -253,6 +256,26 @@ async def event_stream(engine: Engine, after: int) -> AsyncIterator[bytes]:
                     yield b": still here\n\n"
 
 
+async def decisions(engine: Engine, request: Request) -> Response:
+    """The recorded decisions, one line of JSON each; with `since` only parts that reach beyond that time."""
+    since = whole(request, "since", 0, 0, 1 << 40)
+    recorder = engine.recorded_decisions
+    if recorder is None:
+        raise UnknownError("this daemon records no decisions; `cotenant up` without --no-decisions does")
+    lines = await asyncio.to_thread(recorder.lines)
+    return StreamingResponse(_lines_since(lines, since), media_type="application/jsonl")
+
+
+async def _lines_since(lines: Iterator[bytes], since: int) -> AsyncIterator[bytes]:
+    """The lines as pieces, read in a thread because they come from a disk."""
+    chosen = parts_since(lines, since)
+    while True:
+        piece = await asyncio.to_thread(lambda: b"".join(islice(chosen, LINES_AT_ONCE)))
+        if not piece:
+            return
+        yield piece
+
+
 ENDPOINTS = (
     Endpoint("GET", "/v1/status", "Show the daemon: version, policy, devices, number of jobs", status, dict[str, Any]),
     Endpoint("POST", "/v1/jobs", "Submit a job", submit, JobView, JobRequest, status=201),
@@ -325,6 +348,7 @@ ENDPOINTS = (
         WhatIfRequest,
         takes_always=False,
     ),
+    Endpoint("GET", "/v1/decisions", "Download the recorded decisions", decisions, query=(("since", "integer"),)),
     Endpoint("POST", "/v1/prune", "Remove the files of jobs that have ended", prune, Pruned, PruneRequest),
     Endpoint("GET", "/v1/events", "Stream events", events, query=(("after", "integer"),)),
     Endpoint("GET", "/metrics", "Metrics for Prometheus, in its text format", metrics),

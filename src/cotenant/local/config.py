@@ -11,6 +11,7 @@ from cotenant.core.placement.ranking import Draw
 from cotenant.core.sharing.speeds import Belief
 from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import Seconds
+from cotenant.history.decisions import DecisionRecorder
 from cotenant.history.store import History
 from cotenant.local import attempts
 from cotenant.local.isolation import JobIsolation
@@ -47,6 +48,8 @@ class Resources:
     """the isolation ladder of NVIDIA GPUs; None: other GPUs"""
     history: History | None = None
     """samples of the last day; None: nothing is recorded"""
+    decisions: DecisionRecorder | None = None
+    """what was decided, to replay it; None: nothing is recorded"""
     launch: Callable[[Path], None] = attempts.launch
     """starts the supervisor of a run folder; tests replace it"""
 

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import time
 import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
@@ -22,6 +23,8 @@ from cotenant.core.placement.policies import QUEUES, build_policy
 from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import MiB, Seconds, parse_memory
 from cotenant.errors import CotenantError, InputError
+from cotenant.history.decisions import DecisionRecorder, begin_line
+from cotenant.history.segments import FolderSegments, SegmentError
 from cotenant.history.store import DAY_S, History, HistoryError, Limits
 from cotenant.local.api import application
 from cotenant.local.config import Resources, Settings
@@ -43,6 +46,7 @@ from cotenant.node.measurement import OBSERVE_S
 from cotenant.node.partitions import find_partitions
 from cotenant.node.shares import find_shares
 from cotenant.wire.local import KEEP_ALL, PruneRequest
+from cotenant.wire.recording import Begin
 
 MOST_SOCKET_PATH = 100
 """bytes; Linux allows 107"""
@@ -53,8 +57,8 @@ HEAD_S = 20.0
 """seconds within which a connection must send a complete request head"""
 SHED_EVERY_S = 1.0
 """between two checks of the number of connections"""
-HISTORY = "history.db"
-"""in the state folder"""
+HISTORY, DECISIONS = "history.db", "decisions"
+"""names in the state folder"""
 DEVICES = "devices"
 """the journal's key for the vendor of the GPUs"""
 SIMULATED = "simulated"
@@ -89,6 +93,8 @@ class Options:
     """which folders of ended jobs are removed every hour"""
     history_s: float = DAY_S
     """seconds for which samples of GPUs and tenants are kept; 0: none are recorded"""
+    record_decisions: bool = True
+    """whether decisions are recorded, to download and replay them"""
     isolation: IsolationSettings = BY_DEFAULT
     """what holds jobs on NVIDIA GPUs to their limits"""
 
@@ -118,6 +124,7 @@ def run(options: Options) -> None:
             slices=slices,
             isolation=_isolation(options, backend, slices),
             history=_history(options, stack, notes),
+            decisions=_decisions(options, stack, notes),
         )
         settings = Settings(
             policy=options.policy,
@@ -143,6 +150,24 @@ def _history(options: Options, stack: ExitStack, notes: list[str]) -> History | 
         notes.append(f"no history is recorded: {error}")
         log_error(notes[-1])
         return None
+
+
+def _decisions(options: Options, stack: ExitStack, notes: list[str]) -> DecisionRecorder | None:
+    """Records decisions, unless that is turned off or impossible; then a note says why."""
+    if not options.record_decisions:
+        return None
+
+    def begin() -> Begin:
+        return begin_line(time.time(), "local", options.policy, options.queue, options.backfill)
+
+    try:
+        recorder = DecisionRecorder(FolderSegments(options.state / DECISIONS), begin, log_error)
+    except SegmentError as error:
+        notes.append(f"no decisions are recorded: {error}")
+        log_error(notes[-1])
+        return None
+    stack.callback(recorder.close)
+    return recorder
 
 
 def _backend(options: Options, journal: Journal) -> Backend:

@@ -20,9 +20,11 @@ from cotenant.core.placement.deciding import decide, judge_again
 from cotenant.core.queueing.backfill import why_overtook
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
+from cotenant.history.decisions import DecisionRecorder
 from cotenant.local import attempts
 from cotenant.local.admission import Admission
 from cotenant.local.config import Resources, Settings
+from cotenant.local.decision_log import DecisionLog
 from cotenant.local.devices import Devices
 from cotenant.local.events import Events, log_error
 from cotenant.local.grants import JobGrants
@@ -110,6 +112,7 @@ class Engine:
             self.interference,
             resources.slices,
         )
+        self._decisions = DecisionLog(resources.decisions, resources.history)
         self._unrecorded = UnrecordedCancels(resources.state / "unrecorded")
         self.queries = Queries(
             resources,
@@ -178,6 +181,11 @@ class Engine:
         self._grants.noted.subscribe(self.events.record)
         self._grants.evicted.subscribe(self._reclaim)
 
+    @property
+    def recorded_decisions(self) -> DecisionRecorder | None:
+        """What records the decisions of this engine."""
+        return self._resources.decisions
+
     # Commands
 
     def submit(self, request: JobRequest) -> JobView:
@@ -185,7 +193,7 @@ class Engine:
         submitted = time.time()
         job, note = self._admission.admit("new", request, submitted), self._admission.note(request)
         job_id = self._journal.submit(msgspec.json.encode(request), submitted)
-        self._enqueue(replace(job, id=job_id))
+        self._enqueue(replace(job, id=job_id), request)
         self._learner.observe(job.demand)
         self.events.record("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
         if note is not None:
@@ -226,7 +234,7 @@ class Engine:
             raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
         job = self._admission.admit(record.id, request_of(record), record.submitted)
         _, change = self._apply(record, RetryRequested())
-        self._enqueue(job)
+        self._enqueue(job, request_of(record))
         self._record(record.id, change)
         return self.queries.job(record.id)
 
@@ -299,6 +307,7 @@ class Engine:
             self._resources.slices.sweep(self._tenants.placed)
         for record in active:
             self._adopt(record)
+        self._decisions.began(self._tenants.cluster)
         for record in self._journal.queued_in_order():
             if record.id not in self._queue.jobs:  # `_adopt` has queued those again whose run ended meanwhile
                 self._enqueue_record(record)
@@ -392,6 +401,8 @@ class Engine:
         self._queue.reservation = reservation = decision.reservation
         for placement in decision.placements:
             job, allowed = placement.job, decision.overtaking.get(placement.job.id)
+            waited = self._queue.jobs.get(job.id, job)
+            self._decisions.placed(policy, waited, placement, decision, self._tenants.cluster)
             overtook = "" if allowed is None or reservation is None else why_overtook(reservation, job, allowed, now)
             self._start(placement, None if placement.overdue else decision.crowding, overtook)
         self._queue.end_pass(policy, self._tenants.cluster)
@@ -459,6 +470,7 @@ class Engine:
             attempts.kill_leftovers(self.queries.folder(record))
             _, change = self._apply(record, Disappeared(rebooted=status.state == "interrupted"))
         self._record(record.id, change)
+        self._decisions.ended(record, change.state, _outcome(change))
         return change.state is JobState.QUEUED
 
     def _on_machine_change(self, machine: Machine) -> None:
@@ -556,8 +568,9 @@ class Engine:
             except JournalError as error:  # other jobs must not wait for that; `retry` of this one does
                 log_error(str(error))
 
-    def _enqueue(self, job: Job) -> None:
+    def _enqueue(self, job: Job, request: JobRequest) -> None:
         self._queue.add(job)
+        self._decisions.queued(job, request.name or request.command[0].rpartition("/")[2])
         self._wake.set()
 
     def _enqueue_record(self, record: JobRecord) -> None:
@@ -566,7 +579,7 @@ class Engine:
         if record.id in self._unrecorded:
             return
         if problem is None:
-            self._enqueue(self.queries.core_job(record))
+            self._enqueue(self.queries.core_job(record), request_of(record))
         else:
             self.queries.set_aside[record.id] = problem
 
@@ -575,3 +588,10 @@ class Engine:
         if index is None:
             raise UnknownError(f"no GPU {name[:100]!r} here; `cotenant gpus` lists them")
         return index
+
+
+def _outcome(change: Change) -> str:
+    """How a run ended, in the words of a recording."""
+    if change.state is JobState.FINISHED:
+        return "finished" if change.columns.get("code") == 0 else "failed"
+    return "cancelled" if change.state is JobState.CANCELLED else "lost"

@@ -16,6 +16,7 @@ TRUSTED = (
     "history.db",
     "history.db-wal",
     "history.db-shm",
+    "decisions",
     "daemon.log",
     "jobs",
     "unrecorded",

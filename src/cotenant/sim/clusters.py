@@ -20,6 +20,7 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB, MilliCpu, Percent
 from cotenant.errors import InputError
 from cotenant.sim.traces import fields
+from cotenant.sim.traces.recorded import is_recorded, recorded_machines
 from cotenant.sim.traces.registry import data_folder
 from cotenant.sim.traces.rows import Row, header, open_bytes, parsed, shown
 
@@ -52,6 +53,8 @@ def open_cluster(spec: str, *, data: Path | None) -> tuple[Machine, ...]:
     """The machines of a named cluster, a spec or a file."""
     if spec == "demo":
         return _collected("demo", _inline(DEMO))
+    if is_recorded(spec):
+        return _collected(shown(spec), iter(recorded_machines(spec)))
     if spec == "openb":
         path = data_folder(spec, data) / "openb" / "openb_node_list_gpu_node.csv.gz"
         return _collected(str(path), _from_csv(path))

@@ -29,6 +29,7 @@ from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.sim.pool import run_parallel
 from cotenant.sim.results import Results, RunResult
 from cotenant.sim.timed import TimedRun, Timing
+from cotenant.sim.traces.recorded import is_recorded
 from cotenant.sim.traces.registry import data_folder, open_trace
 from cotenant.wire.decision import RecordedDecision, record
 from cotenant.wire.text import printable
@@ -142,7 +143,8 @@ def run_one(plan: Plan, policy: str, seed: int) -> Run:
     watches = [recorder.watch] if plan.record else []
     if plan.mode == "timed":
         ranks = list(range(len(machines)))
-        Random(seed).shuffle(ranks)
+        if not is_recorded(plan.nodes):  # recorded nodes keep their order, so that equal decisions are possible
+            Random(seed).shuffle(ranks)
         world = _world(plan)
         belief = None if world is None else _belief(world, oracle=plan.oracle)
         timed = TimedRun(

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 import msgspec
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.fragmentation.mix import Knowledge, Spec, inventory_of
+from cotenant.core.fragmentation.mix import Knowledge, Mix, Spec, inventory_of
 from cotenant.core.interference import ALONE, Speed
 from cotenant.core.model import Demand, Job, Machine, Slot, Tenant
 from cotenant.core.placement.policies import QUEUES, build_policy, queue_name
@@ -36,6 +36,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "priority": (-1e9, 1e9),
     "submitted": (0, 1e12),
     "now": (0, 1e12),
+    "at": (0, 1e12),
+    "started": (0, 1e12),
     "estimate": (0, 1e12),
     "attained": (0, 1e18),
     "least_speed": (0, 100),
@@ -154,22 +156,12 @@ def record(
     closed: tuple[str, ...] = (),
 ) -> RecordedDecision:
     """A decision in the form that is written."""
-    believes = bool(policy.more_checks)
-    companies = _companies(job, cluster) if believes else []
-    belief = policy.known.belief
-    workloads = sorted({(one.gpu_type, name) for one in companies for name in one.workloads}, key=str)
+    companies, mildness = beliefs(policy, job, cluster)
     return RecordedDecision(
         crowding=crowding,
         closed=closed,
-        companies=tuple(
-            RecordedCompany(
-                card=one.gpu_type, workloads=one.workloads, speeds=belief.speeds(one), apart=belief.apart(one)
-            )
-            for one in companies
-        ),
-        mildness=tuple(
-            RecordedMildness(card=card, workload=name, speed=belief.mildness(card, name)) for card, name in workloads
-        ),
+        companies=companies,
+        mildness=mildness,
         version=VERSION,
         policy=policy.name,
         queue=queue_name(policy),
@@ -177,8 +169,31 @@ def record(
         now=now,
         nodes=tuple(RecordedNode(machine=node.machine, tenants=node.tenants) for node in cluster),
         slots=slots,
-        mix=tuple(RecordedSpec(seen=seen, **spec._asdict()) for spec, seen in sorted(policy.known.mix.items())),
+        mix=specs(policy.known.mix),
     )
+
+
+def specs(mix: Mix) -> tuple[RecordedSpec, ...]:
+    """A mix of demands in the form that is written."""
+    return tuple(RecordedSpec(seen=seen, **spec._asdict()) for spec, seen in sorted(mix.items()))
+
+
+def beliefs(
+    policy: Policy, job: Job, cluster: Cluster
+) -> tuple[tuple[RecordedCompany, ...], tuple[RecordedMildness, ...]]:
+    """The predicted speeds that a policy looks at if it places a job; none if it does not predict."""
+    if not policy.more_checks:
+        return (), ()
+    belief, sets = policy.known.belief, _companies(job, cluster)
+    workloads = sorted({(one.gpu_type, name) for one in sets for name in one.workloads}, key=str)
+    companies = (
+        RecordedCompany(card=one.gpu_type, workloads=one.workloads, speeds=belief.speeds(one), apart=belief.apart(one))
+        for one in sets
+    )
+    mildness = (
+        RecordedMildness(card=card, workload=name, speed=belief.mildness(card, name)) for card, name in workloads
+    )
+    return tuple(companies), tuple(mildness)
 
 
 def _companies(job: Job, cluster: Cluster) -> list[TenantSet]:
@@ -195,7 +210,7 @@ def _companies(job: Job, cluster: Cluster) -> list[TenantSet]:
 
 def encode(decision: RecordedDecision) -> bytes:
     """The content of the file: indented JSON without fields at their defaults."""
-    return msgspec.json.format(msgspec.json.encode(_compact(decision), order="deterministic"), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(compact(decision), order="deterministic"), indent=1) + b"\n"
 
 
 def decode(content: bytes, source: str) -> RecordedDecision:
@@ -206,31 +221,18 @@ def decode(content: bytes, source: str) -> RecordedDecision:
         if version != VERSION:
             raise InputError(f"{source}: not a recorded decision of version {VERSION} (its version is {version!r:.40})")
         decision = msgspec.convert(raw, RecordedDecision)
-        problem = _unknown(raw, decision, "$") or _absurd(decision, "$", "")
+        problem = find_problem(raw, decision)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{source}: not a recorded decision: {error}") from None
     if problem is not None:
         raise InputError(f"{source}: {problem}")
-    _check(decision, source)
+    check_decision(decision, source)
     return decision
 
 
-def _check(decision: RecordedDecision, source: str) -> None:
+def check_decision(decision: RecordedDecision, source: str) -> None:
     """Checks what types alone cannot express."""
-    names = [one.machine.name for one in decision.nodes]
-    if len(set(names)) != len(names):
-        raise InputError(f"{source}: two nodes have the same name")
-    for one in decision.nodes:
-        count = len(one.machine.gpus)
-        links = one.machine.links
-        if links is not None and (len(links) != count or any(len(row) != count for row in links)):
-            raise InputError(f"{source}: node {one.machine.name}: links must be a {count} by {count} matrix")
-        if count > MOST_GPUS:
-            raise InputError(f"{source}: node {one.machine.name}: {count} GPUs; expected at most {MOST_GPUS}")
-        if any(gpu not in range(count) for tenant in one.tenants for gpu in tenant.gpus):
-            raise InputError(f"{source}: node {one.machine.name}: a tenant is on a GPU that is not there")
-        if any(len(tenant.gpus) != _gpus_needed(tenant.demand) for tenant in one.tenants):
-            raise InputError(f"{source}: node {one.machine.name}: a tenant has another number of GPUs than its demand")
+    check_nodes(decision.nodes, source)
     demands = [decision.job.demand, *(tenant.demand for one in decision.nodes for tenant in one.tenants)]
     if any(len(demand.containers) > MOST_CONTAINERS or _gpus_needed(demand) > MOST_GPUS for demand in demands):
         raise InputError(f"{source}: expected at most {MOST_CONTAINERS} containers and {MOST_GPUS} GPUs in a demand")
@@ -244,23 +246,46 @@ def _check(decision: RecordedDecision, source: str) -> None:
         raise InputError(f"{source}: {error}") from None
 
 
+def check_nodes(nodes: tuple[RecordedNode, ...], source: str) -> None:
+    """InputError if a node contradicts itself or another one."""
+    names = [one.machine.name for one in nodes]
+    if len(set(names)) != len(names):
+        raise InputError(f"{source}: two nodes have the same name")
+    for one in nodes:
+        count = len(one.machine.gpus)
+        links = one.machine.links
+        if links is not None and (len(links) != count or any(len(row) != count for row in links)):
+            raise InputError(f"{source}: node {one.machine.name}: links must be a {count} by {count} matrix")
+        if count > MOST_GPUS:
+            raise InputError(f"{source}: node {one.machine.name}: {count} GPUs; expected at most {MOST_GPUS}")
+        if any(gpu not in range(count) for tenant in one.tenants for gpu in tenant.gpus):
+            raise InputError(f"{source}: node {one.machine.name}: a tenant is on a GPU that is not there")
+        if any(len(tenant.gpus) != _gpus_needed(tenant.demand) for tenant in one.tenants):
+            raise InputError(f"{source}: node {one.machine.name}: a tenant has another number of GPUs than its demand")
+
+
 def _gpus_needed(demand: Demand) -> int:
     return sum(one.gpus for one in demand.containers) if demand.containers else demand.gpus
 
 
-def _compact(value: object) -> object:
+def compact(value: object) -> object:
     """The value as plain JSON values, without fields that are derived or at their defaults."""
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            one.name: _compact(getattr(value, one.name))
+            one.name: compact(getattr(value, one.name))
             for one in fields(value)
             if one.init and not _is_default(one.default, one.default_factory, getattr(value, one.name))
         }
     if isinstance(value, list | tuple):
-        return [_compact(one) for one in value]
+        return [compact(one) for one in value]
     if isinstance(value, frozenset):
-        return sorted(_compact(one) for one in value)  # type: ignore[type-var]
+        return sorted(compact(one) for one in value)  # type: ignore[type-var]
     return value
+
+
+def find_problem(raw: object, read: object) -> str | None:
+    """An error message for a key of `raw` that no field of `read` has, or a value that is out of its limits."""
+    return _unknown(raw, read, "$") or _absurd(read, "$", "")
 
 
 def _is_default(default: object, factory: object, value: object) -> bool:

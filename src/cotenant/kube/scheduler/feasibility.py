@@ -26,6 +26,10 @@ class Feasibility:
         """Waiting pods per GPU."""
         return len(self._state.waiting) / max(1, self._state.gpus)
 
+    def limited(self, pod: Pod) -> bool:
+        """Whether a quota limits the pods of its namespace."""
+        return bool(self._quotas.limits(pod.metadata.namespace))
+
     def best(self, view: View, names: frozenset[str], most: int) -> tuple[list[str], Reason | None]:
         """The names of the nodes that `fits` finds, without computing their slots if possible."""
         demand, ranker, pod = view.request.demand, view.ranker, view.pod

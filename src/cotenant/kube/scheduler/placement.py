@@ -44,6 +44,7 @@ from cotenant.kube.scheduler.refusing import invalid_request, nearest_first
 from cotenant.kube.scheduler.view import View, Views
 from cotenant.kube.state.allocation import Allocation, planned_allocation
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.signals import Signal
 
 SHORTLIST, HOLD_S = 1, 30.0
 
@@ -83,6 +84,8 @@ class Placer:
         self._state, self._settings, self._shortlist, self._hold_s = state, settings, shortlist, hold_s
         self.views = Views(state, settings, Rankers(known, belief), policy=policy, reserved=reserved)
         self.feasibility = Feasibility(state, quotas, must_wait)
+        self.considered: Signal[[View, frozenset[str], Slot, float | None]] = Signal()
+        """a slot was chosen for a pod among these nodes, with this crowding (None: the sharing gate was not applied)"""
         self.reasons = Reasons(state, settings, self.views, self.feasibility)
 
     def filter(self, args: ExtenderArgs, now: float) -> FilterResult:
@@ -101,7 +104,7 @@ class Placer:
                 self._state.release(uid)
             return query.refuse(self.reasons.classes(view, query, waits))
         if len(names) == 1 and query.whole is None:
-            self._hold(view, names[0], now)
+            self._hold(view, names[0], now, query.every)
         return query.answer(names)
 
     def prioritize(self, args: ExtenderArgs, now: float) -> list[HostPriority]:
@@ -113,7 +116,7 @@ class Placer:
             if view is not None:
                 names, _ = self.feasibility.best(view, query.every, len(query.names))
                 if names and query.whole is None:
-                    self._hold(view, names[0], now)
+                    self._hold(view, names[0], now, query.every)
         except InputError:  # `filter` has reported it
             pass
         ranks = {name: rank for rank, name in enumerate(names)}
@@ -195,10 +198,15 @@ class Placer:
             return None
         return Candidate(planned_allocation(view.pod, view.request, fit.slot, node.machine), way.victims, way.harm)
 
-    def _hold(self, view: View, node: str, now: float) -> None:
+    def _hold(self, view: View, node: str, now: float, offered: frozenset[str]) -> None:
         """Hold the best slot of a node, unless the pod is being bound: kube-scheduler may have given that bind up."""
-        if self._state.node_of(view.pod.metadata.uid) is None:
+        uid = view.pod.metadata.uid
+        if self._state.node_of(uid) is None:
             (fit,) = view.ranker.top(view.request.demand, view.cluster, [node])
+            # A slot that is held has passed the sharing gate before; and a quota may have excluded better nodes.
+            crowding = None if self._state.held(uid) else self.feasibility.crowding
+            limited = self.feasibility.limited(view.pod)
+            self.considered.send(view, frozenset((node,)) if limited else offered, fit.slot, crowding)
             self._state.hold_slot(view.pod, view.request, fit.slot, now + self._hold_s)
 
     def _allocation_on(self, view: View, node: str) -> Allocation | Reason:

@@ -21,6 +21,8 @@ from typing import NoReturn
 import uvloop
 
 from cotenant.errors import CotenantError, InputError
+from cotenant.history.decisions import DecisionRecorder, begin_line
+from cotenant.history.segments import MemorySegments
 from cotenant.kube.api.access import Access, find_access
 from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.client import Client, Limits
@@ -62,13 +64,14 @@ from cotenant.kube.scheduler.preemption import Preemptor
 from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.recording import PodRecorder
 from cotenant.kube.scheduler.release import Releaser
 from cotenant.kube.scheduler.resize import Resizer
 from cotenant.kube.scheduler.retry import Retrier
 from cotenant.kube.scheduler.separation import Separator
 from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.scheduler.watches import AGAIN_S, Watches
-from cotenant.kube.scheduler.why import NO_SUCH_POD, Named, WhatIfPod, decode_template
+from cotenant.kube.scheduler.why import NO_SUCH_POD, DecisionPage, Named, WhatIfPod, decode_template
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.connections import is_loopback
@@ -160,6 +163,19 @@ class Scheduler:
         self.objectives = ObjectiveKeeper(shared, self.binder.is_binding, codec)
         self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
         self.foresight = Foresight(shared)
+        self.decisions = PodRecorder(
+            DecisionRecorder(
+                MemorySegments(),
+                lambda: begin_line(
+                    time.time(),
+                    "kubernetes",
+                    settings.scheduler.policy,
+                    settings.queue.order,
+                    settings.queue.backfill,
+                ),
+                lambda text: errors.report("decisions", text),
+            )
+        )
         self._subscribe(signals, queue)
         lengths = {"waiting": lambda: self.state.waiting, "refused": self.retrier.waiting}
         self.metrics = SchedulerMetrics(shared=shared, lengths=lengths, lags=self.watches.lags)
@@ -216,7 +232,9 @@ class Scheduler:
             self.separator.pod_changed,
             self.objectives.pod_changed,
             self.absent_vendors.pod_changed,
+            self.decisions.pod_changed,
         )
+        self.placer.considered.subscribe(self.decisions.considered)
         signals.node_changed.subscribe(self.objectives.node_changed)
         # A pod that the sharing gate refused may be placed by what is known now.
         signals.learned.subscribe(queue.on_learned, lambda: signals.freed.send(None), self.separator.on_learned)
@@ -243,6 +261,9 @@ class Scheduler:
         if why_key is not None:
             routes["why"] = Route(method="GET", answer=self._why, segments=2, refuse=status_reply, key=why_key)
             routes["whatif"] = Route(method="GET", answer=self._what_if, segments=2, refuse=status_reply, key=why_key)
+            routes["decisions"] = Route(
+                method="GET", answer=self._decisions, segments=2, refuse=status_reply, key=why_key
+            )
             for name in (GPUSHARE, TOPOLOGY):
                 answer = partial(self._inspect, name)
                 routes[name] = Route(method="GET", answer=answer, segments=1, optional_segments=1, key=why_key)
@@ -309,6 +330,13 @@ class Scheduler:
             return status_reply(503, reason)
         answer = await self.foresight.what_if(words[0], decode_template(words[1]))
         return json_reply(WhatIfPod(metadata=Named(name=NEW, namespace=words[0]), answer=answer))
+
+    async def _decisions(self, words: tuple[str, ...], _body: bytes) -> Reply:
+        """Answers `decisions/SINCE/SKIP` with a page of recorded lines."""
+        if not all(word.isascii() and word.isdecimal() and len(word) < 16 for word in words):
+            return status_reply(400, "expected /decisions/SECONDS/LINES, two whole numbers")
+        lines, following = await asyncio.to_thread(self.decisions.page, float(words[0]), int(words[1]))
+        return json_reply(DecisionPage(metadata=Named(name=words[1], namespace=words[0]), lines=lines, next=following))
 
     async def _inspect(self, system: str, words: tuple[str, ...], _body: bytes) -> Reply:
         """Answers `inspect` and `inspect/NODE` as the extender of another system does."""

@@ -127,6 +127,15 @@ class WhatIfPod(msgspec.Struct, frozen=True, kw_only=True):
     answer: WhatIf
 
 
+class DecisionPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some lines of a recording."""
+
+    metadata: Named
+    lines: list[str]
+    next: int | None = None
+    """how many lines to skip to get the next page; None: this is the last one"""
+
+
 class _Secret(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Named
     data: dict[str, str]
@@ -158,6 +167,17 @@ def decode_template(text: str) -> Pod:
     except ValueError:
         raise InputError("expected the template of a pod as JSON in base64") from None
     return decode_pod(content)
+
+
+async def ask_for_decisions(access: Access, since: int) -> bytes:
+    """The recorded lines of the scheduler that leads; CotenantError if it cannot be reached."""
+    lines: list[str] = []
+    following: int | None = 0
+    while following is not None:
+        page = await _ask(access, "decisions", str(since), str(following), DecisionPage)
+        lines += page.lines
+        following = page.next
+    return "".join(lines).encode()
 
 
 async def _ask(access: Access, verb: str, namespace: str, pod: str, kind: type[T]) -> T:

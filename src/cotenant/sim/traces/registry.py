@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Trace
-from cotenant.sim.traces import demo, gavel, itp, muri, openb, own, philly, pollux
+from cotenant.sim.traces import demo, gavel, itp, muri, openb, own, philly, pollux, recorded
 from cotenant.sim.traces.rows import header, rows, shown
 from cotenant.sim.traces.source import Format, Source
 
@@ -22,6 +22,7 @@ NAMES = (
     "gavel[:VC]",
     "pollux:1 (or 1@0.5)",
     "muri:trace1",
+    "recorded:FILE",
 )
 _FAMILIES = ("openb", "philly", "itp", "gavel", "pollux", "muri")
 
@@ -30,6 +31,8 @@ def open_trace(spec: str, *, data: Path | None, gpus_per_node: int = 8) -> Trace
     """Opens the trace of this name or file; the header is checked now, rows while they are read."""
     if spec == "demo":
         return Trace("demo", demo.read, in_order=True)
+    if recorded.is_recorded(spec):
+        return recorded.open_recorded(spec)
     if gpus_per_node < 1:
         raise InputError(f"{gpus_per_node} GPUs per node; expected at least 1")
     family = spec.partition(":")[0]

@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Records the decisions of an engine, in a thread of its own and in bounded space.
+
+Jobs never wait for it: if the disk is full, or lines come faster than they can be written, lines are left out, and the
+next one begins a new part with the whole cluster.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from cotenant import __version__
+from cotenant.core.cluster import Cluster
+from cotenant.core.model import Job, Slot
+from cotenant.core.placement.policies import queue_name
+from cotenant.core.placement.ranking import Policy
+from cotenant.core.units import Seconds
+from cotenant.history.segments import Segments
+from cotenant.wire.decision import RecordedCompany, RecordedMildness, RecordedNode, beliefs, specs
+from cotenant.wire.recording import Arrived, Begin, Decided, Ended, Line, encode_line
+
+_BEGIN = b'"type":"begin"'
+MOST_PENDING = 1_000
+"""lines that may wait for the disk"""
+MOST_BELIEVED = 64
+"""nodes of a cluster up to which predicted speeds are recorded with each decision"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """What a policy was given and what it answered, as values that never change."""
+
+    at: float
+    policy: Policy
+    job: Job
+    cluster: Cluster
+    slots: tuple[Slot, ...]
+    crowding: float | None = 0.0
+    closed: Collection[str] = ()
+    offered: frozenset[str] | None = None
+    """the only nodes that were considered; None: all"""
+    companies: tuple[RecordedCompany, ...] = ()
+    mildness: tuple[RecordedMildness, ...] = ()
+    partial: bool = False
+
+    def with_beliefs(self) -> "Considered":
+        """With the speeds that the policy predicted. Call it at once: they change with every measurement."""
+        if not self.policy.more_checks:
+            return self
+        if len(self.cluster) > MOST_BELIEVED:
+            return replace(self, partial=True)
+        companies, mildness = beliefs(self.policy, self.job, self.cluster)
+        return replace(self, companies=companies, mildness=mildness)
+
+
+class DecisionRecorder:
+    """Writes lines in the order of the calls. `failed` is called with a message when writing begins to fail."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        begin: Callable[[], Begin],
+        failed: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        """`begin` describes the engine, without nodes; it is called in another thread."""
+        self._segments, self._begin, self._failed = segments, begin, failed
+        self._thread = ThreadPoolExecutor(1, "decisions")
+        self._turn = threading.Lock()
+        self._pending = 0
+        self._works = True
+        self._gap = True
+        self._last: Cluster | None = None
+        self._mix: object = None
+
+    def job(self, line: Arrived, cluster: Cluster | None = None) -> None:
+        """`cluster` is that of the moment: a recording that has not begun begins with it."""
+        self._submit(lambda: self._write(line, cluster))
+
+    def decided(self, considered: Considered) -> None:
+        self._submit(lambda: self._write_decision(considered))
+
+    def ended(self, make: Callable[[], Ended]) -> None:
+        """`make` is called in another thread, because it may have to read the history."""
+        self._submit(lambda: self._write(make()))
+
+    def snapshot(self, cluster: Cluster) -> None:
+        """Records all nodes, for instance at the start of an engine."""
+        self._submit(lambda: self._write_begin(cluster))
+
+    def lines(self) -> Iterator[bytes]:
+        """All recorded lines, the oldest first."""
+        self.flush()
+        return self._segments.read()
+
+    def flush(self) -> None:
+        """Waits until all lines are written."""
+        self._thread.submit(lambda: None).result()
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        self._segments.close()
+
+    def _submit(self, write: Callable[[], None]) -> None:
+        with self._turn:
+            if self._pending >= MOST_PENDING:
+                self._gap = True
+                return
+            self._pending += 1
+        self._thread.submit(write).add_done_callback(self._done)
+
+    def _done(self, future: "Future[None]") -> None:
+        with self._turn:
+            self._pending -= 1
+        error = future.exception()
+        if error is None:
+            self._works = True
+            return
+        self._gap = True
+        if self._works:
+            self._failed(f"decisions cannot be recorded: {error}; jobs are not affected")
+        self._works = False
+
+    def _write(self, line: Line, cluster: Cluster | None = None) -> None:
+        known = cluster or self._last
+        if self._gap and known is not None:
+            self._write_begin(known)
+        if not self._gap:
+            self._segments.append(encode_line(line))
+
+    def _write_begin(self, cluster: Cluster) -> None:
+        """Begins a new part, which is understood without the parts before it."""
+        self._segments.begin()
+        nodes = tuple(RecordedNode(machine=node.machine, tenants=node.tenants) for node in cluster)
+        self._segments.append(encode_line(replace(self._begin(), nodes=nodes)))
+        self._last, self._gap, self._mix = cluster, False, None
+
+    def _write_decision(self, one: Considered) -> None:
+        if self._gap or self._segments.is_full or self._last is None:
+            self._write_begin(one.cluster)
+        before, cluster = self._last, one.cluster
+        assert before is not None
+        changed = _changed(before, cluster)
+        mix = one.policy.known.mix
+        line = Decided(
+            at=Seconds(one.at),
+            job=one.job,
+            slots=one.slots,
+            policy=one.policy.name,
+            queue=queue_name(one.policy),
+            nodes=tuple(
+                RecordedNode(machine=node.machine, tenants=node.tenants) for node in map(cluster.node, changed)
+            ),
+            gone=tuple(sorted(set(before.names) - set(cluster.names))) if before.names is not cluster.names else (),
+            offered=None if one.offered is None else tuple(sorted(one.offered & set(cluster.names))),
+            closed=tuple(one.closed),
+            crowding=one.crowding,
+            mix=None if mix is self._mix else specs(mix),
+            companies=one.companies,
+            mildness=one.mildness,
+            partial=one.partial,
+        )
+        self._segments.append(encode_line(line))
+        self._last, self._mix = cluster, mix
+
+
+def begin_line(at: float, engine: str, policy: str, queue: str, backfill: bool) -> Begin:
+    """The description of an engine, without nodes."""
+    return Begin(at=Seconds(at), engine=engine, cotenant=__version__, policy=policy, queue=queue, backfill=backfill)
+
+
+def _changed(before: Cluster, now: Cluster) -> list[str]:
+    """The names of the nodes whose values differ, or that are new. Equal versions mean equal values."""
+    if before.names == now.names:
+        return [now.names[i] for i in np.flatnonzero(before.versions != now.versions)]
+    return [
+        name
+        for name in now.names
+        if name not in before.index or before.versions[before.index[name]] != now.versions[now.index[name]]
+    ]
+
+
+def parts_since(lines: Iterator[bytes], since: float) -> Iterator[bytes]:
+    """The lines of the parts that reach beyond a time: a part is understood only as a whole.
+
+    Parts are small, so the one that is being read is kept until a line of it is new enough.
+    """
+    part: list[bytes] = []
+    chosen = since <= 0
+    for line in lines:
+        if _BEGIN in line[:60]:
+            part, chosen = [], since <= 0
+        if not chosen:
+            part.append(line)
+            chosen = _time_of(line) >= since
+            if chosen:
+                yield from part
+                part = []
+        else:
+            yield line
+
+
+class _Timed(msgspec.Struct):
+    at: float = 0.0
+
+
+_timed = msgspec.json.Decoder(_Timed)
+
+
+def _time_of(line: bytes) -> float:
+    try:
+        return _timed.decode(line).at
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return 0.0

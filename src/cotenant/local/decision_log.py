@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine decided, as lines of a recording: jobs that came, where they were placed, and how they ended."""
+
+import getpass
+import time
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.model import Job, Placement
+from cotenant.core.placement.deciding import Decision
+from cotenant.core.placement.ranking import Policy
+from cotenant.core.units import Seconds
+from cotenant.history.decisions import Considered, DecisionRecorder
+from cotenant.history.quantities import TENANT, Entity
+from cotenant.history.store import History, HistoryError
+from cotenant.local.lifecycle import JobRecord, JobState
+from cotenant.wire.recording import Arrived, Ended
+
+
+class DecisionLog:
+    """Passes on what happens to a recorder; without one, it does nothing."""
+
+    def __init__(self, recorder: DecisionRecorder | None, history: History | None) -> None:
+        self._recorder, self._history = recorder, history
+        self._user = _user() if recorder is not None else ""
+
+    def began(self, cluster: Cluster) -> None:
+        """The engine knows its GPUs and their tenants."""
+        if self._recorder is not None:
+            self._recorder.snapshot(cluster)
+
+    def queued(self, job: Job, name: str) -> None:
+        if self._recorder is not None:
+            self._recorder.job(Arrived(at=Seconds(time.time()), job=job, name=name, user=self._user))
+
+    def placed(self, policy: Policy, job: Job, placement: Placement, decision: Decision, cluster: Cluster) -> None:
+        """A job is placed; `job` is as it was in the queue, and `cluster` is the one before the placement."""
+        if self._recorder is None:
+            return
+        if decision.reservation is not None and not decision.overtaking.get(job.id, True):
+            cluster = decision.reservation.without_reserved(cluster)
+        considered = Considered(
+            at=time.time(),
+            policy=policy,
+            job=job,
+            cluster=cluster,
+            slots=(placement.slot,),
+            crowding=None if placement.overdue else decision.crowding,
+            closed=() if placement.overdue or placement.slot.node in decision.kept else decision.kept,
+        )
+        self._recorder.decided(considered.with_beliefs())
+
+    def ended(self, record: JobRecord, state: JobState, cause: str) -> None:
+        """A run has ended, and the job is in this state now; `record` is from before."""
+        if self._recorder is None:
+            return
+        now = time.time()
+        outcome = "queued" if state is JobState.QUEUED else cause
+        self._recorder.ended(
+            lambda: Ended(
+                at=Seconds(now),
+                job=record.id,
+                outcome=outcome,
+                started=None if record.started is None else Seconds(record.started),
+                speed=self._mean_speed(record, now),
+            )
+        )
+
+    def _mean_speed(self, record: JobRecord, now: float) -> float | None:
+        """The mean of the speeds that were sampled in the run; None: there are none."""
+        if self._history is None or record.started is None:
+            return None
+        try:
+            points = self._history.series(Entity(TENANT, record.id), "speed", record.started, now + 1, 1)
+        except HistoryError:
+            return None
+        return min(10.0, max(0.0, points[0].mean)) if points else None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the user has no name
+        return ""

@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Decisions are recorded in bounded space; a full disk or a kill costs lines, but never a job or a readable file."""
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.model import Demand, Gpu, Job, Machine, Placement, Slot
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.units import MiB, MilliGpu, Seconds
+from cotenant.history.decisions import Considered, DecisionRecorder, begin_line, parts_since
+from cotenant.history.recorded import read_recording, recorded_decisions
+from cotenant.history.segments import FolderSegments, MemorySegments, SegmentError, Segments
+from cotenant.wire.recording import Ended
+
+POLICY = build_policy("binpack")
+MACHINES = [Machine(name=f"n{i}", gpus=(Gpu(uuid=f"g{i}", type="T4", memory=MiB(16384)),)) for i in range(3)]
+SMALL = Demand(memory=MiB(1), compute=MilliGpu(0))
+
+
+class Engine:
+    """Places one job after the other on node n0."""
+
+    def __init__(self, segments: Segments) -> None:
+        self.failures: list[str] = []
+        self.recorder = DecisionRecorder(
+            segments, lambda: begin_line(0.0, "local", "binpack", "fifo", True), self.failures.append
+        )
+        self.cluster = Cluster.of(MACHINES)
+        self.placed = 0
+
+    def place(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.placed += 1
+            job, slot = Job(id=f"j-{self.placed}", demand=SMALL), Slot("n0", (0,))
+            self.recorder.decided(
+                Considered(at=float(self.placed), policy=POLICY, job=job, cluster=self.cluster, slots=(slot,))
+            )
+            self.recorder.flush()
+            self.cluster = self.cluster.place(Placement(job, slot))
+
+    def seen(self) -> list[tuple[str, int]]:
+        """Each recorded decision, and the number of tenants that its cluster had."""
+        lines = list(self.recorder.lines())
+        return [
+            (one.job.id, sum(len(node.tenants) for node in one.nodes))
+            for _, one, _ in recorded_decisions(lines, "decisions")
+        ]
+
+
+@contextmanager
+def engine_in(segments: Segments) -> Iterator[Engine]:
+    engine = Engine(segments)
+    try:
+        yield engine
+    finally:
+        engine.recorder.close()
+
+
+def test_each_decision_has_the_cluster_that_it_saw(tmp_path: Path) -> None:
+    with engine_in(FolderSegments(tmp_path / "d")) as engine:
+        engine.place(5)
+        assert engine.seen() == [(f"j-{n}", n - 1) for n in range(1, 6)]
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "d").iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+def test_the_oldest_parts_go_and_the_rest_is_readable(tmp_path: Path, kind: str) -> None:
+    sizes = {"segment_bytes": 10_000, "total_bytes": 60_000}
+    segments: Segments = FolderSegments(tmp_path / "d", **sizes) if kind == "folder" else MemorySegments(**sizes)
+    with engine_in(segments) as engine:
+        engine.place(60)
+        seen = engine.seen()
+        assert seen[-1] == ("j-60", 59)
+        assert 5 < len(seen) < 60
+        assert all(tenants == int(job[2:]) - 1 for job, tenants in seen)
+        assert sum(map(len, engine.recorder.lines())) < 80_000  # a part may exceed its size by one line
+
+
+def test_a_restart_begins_a_new_part_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    with engine_in(FolderSegments(tmp_path / "d")) as engine:
+        engine.place(3)
+    newest = max((tmp_path / "d").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-20])
+    with engine_in(FolderSegments(tmp_path / "d")) as engine:
+        engine.place(2)
+        assert [job for job, _ in engine.seen()] == ["j-1", "j-2", "j-1", "j-2"]
+        assert read_recording(engine.recorder.lines(), "").parts == 2
+
+
+def test_after_a_full_disk_recording_goes_on_with_the_whole_cluster(tmp_path: Path) -> None:
+    with engine_in(FolderSegments(tmp_path / "d")) as engine:
+        engine.place(3)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+            engine.place(3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, ignored)
+        engine.place(2)
+        assert len(engine.failures) == 1
+        assert "decisions cannot be recorded" in engine.failures[0]
+        assert engine.seen() == [("j-1", 0), ("j-2", 1), ("j-3", 2), ("j-7", 6), ("j-8", 7)]
+
+
+def test_ends_are_recorded_and_lost_ends_are_noticed() -> None:
+    with engine_in(MemorySegments()) as engine:
+        engine.place(2)
+        engine.recorder.ended(lambda: Ended(at=Seconds(9.0), job="j-1", outcome="finished", speed=0.5))
+        engine.cluster = Cluster.of(MACHINES)
+        engine.recorder.snapshot(engine.cluster)  # j-2 is gone, and its end was not recorded
+        day = read_recording(engine.recorder.lines(), "")
+        assert (day.jobs["j-1"].outcome, day.jobs["j-1"].speed) == ("finished", 0.5)
+        assert day.jobs["j-2"].outcome == "lost"
+
+
+def test_parts_that_are_too_old_are_left_out() -> None:
+    with engine_in(MemorySegments()) as engine:
+        engine.place(2)
+        engine.recorder.snapshot(engine.cluster)
+        engine.place(2)
+        lines = list(engine.recorder.lines())
+        assert len(list(parts_since(iter(lines), 0.0))) == len(lines) == 6
+        assert list(parts_since(iter(lines), 3.0)) == lines[3:]
+        assert list(parts_since(iter(lines), 99.0)) == []
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d").chmod(0o777)
+    with pytest.raises(SegmentError, match="can be written to by other users"):
+        FolderSegments(tmp_path / "d")
+    (tmp_path / "file").touch()
+    with pytest.raises(SegmentError, match="File exists"):
+        FolderSegments(tmp_path / "file")
+
+
+def test_files_of_others_in_the_folder_are_not_read(tmp_path: Path) -> None:
+    with engine_in(FolderSegments(tmp_path / "d")) as engine:
+        engine.place(1)
+        os.symlink("/etc/passwd", tmp_path / "d" / "000000000.jsonl")
+        assert len(engine.seen()) == 1
