@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
