@@ -60,7 +60,7 @@ def set_limit(folder: Path, job: str, mib: int, **settings: str | int) -> Path:
 def test_all_processes_of_a_cgroup_together_have_no_more_than_its_limit(tmp_path: Path, groups: Path) -> None:
     group = set_limit(tmp_path, "one", 256)
     hold = JOIN + ALLOCATE + "tell(first=allocate(100)); sys.stdin.readline(); tell(second=allocate(100))"
-    with started(tmp_path, hold, GROUP=group, driver=NEW) as one, started(tmp_path, hold, GROUP=group) as two:
+    with started(tmp_path, hold, GROUP=str(group), driver=NEW) as one, started(tmp_path, hold, GROUP=str(group)) as two:
         assert [line_of(one), line_of(two)] == ["first 0", "first 0"]
         beside = client(tmp_path, JOIN + ALLOCATE + "tell(alone=allocate(1000))", driver=NEW)
         assert beside == {"alone": 0}  # it is in no cgroup with a limit
@@ -80,9 +80,9 @@ sys.stdin.readline()
 """
     )
     with (
-        started(tmp_path, script, GROUP=group) as one,
-        started(tmp_path, script, GROUP=group) as two,
-        started(tmp_path, script, GROUP=group) as three,
+        started(tmp_path, script, GROUP=str(group)) as one,
+        started(tmp_path, script, GROUP=str(group)) as two,
+        started(tmp_path, script, GROUP=str(group)) as three,
     ):
         racers = (one, two, three)
         for racer in racers:
@@ -98,7 +98,7 @@ sys.stdin.readline()
 def test_a_limit_grows_and_shrinks_while_a_process_runs(tmp_path: Path, groups: Path) -> None:
     group = set_limit(tmp_path, "live", 128)
     steps = "".join(f"tell(s{i}=allocate(100)); sys.stdin.readline();" for i in range(4))
-    with started(tmp_path, JOIN + ALLOCATE + steps, GROUP=group) as process:
+    with started(tmp_path, JOIN + ALLOCATE + steps, GROUP=str(group)) as process:
         assert process.stdin
         said = [line_of(process)]
         for mib in (128, 256, 64):
@@ -116,12 +116,19 @@ tell(held=allocate(100))
 free, total = ctypes.c_size_t(), ctypes.c_size_t()
 tell(asked=cu.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)), free=free.value >> 20, total=total.value >> 20)
 """
-    assert client(tmp_path, JOIN + ALLOCATE + look, GROUP=group) == {"held": 0, "asked": 0, "free": 156, "total": 256}
+    assert client(tmp_path, JOIN + ALLOCATE + look, GROUP=str(group)) == {
+        "held": 0,
+        "asked": 0,
+        "free": 156,
+        "total": 256,
+    }
 
 
 def test_the_driver_says_what_a_cgroup_uses(tmp_path: Path, groups: Path) -> None:
     group = set_limit(tmp_path, "asked", 256)
-    with started(tmp_path, JOIN + ALLOCATE + "tell(held=allocate(100)); sys.stdin.readline()", GROUP=group) as process:
+    with started(
+        tmp_path, JOIN + ALLOCATE + "tell(held=allocate(100)); sys.stdin.readline()", GROUP=str(group)
+    ) as process:
         assert line_of(process) == "held 0"
         ask = (
             SETTER
@@ -135,7 +142,7 @@ def test_a_cgroup_that_was_removed_and_made_again_has_no_limit(tmp_path: Path, g
     group = set_limit(tmp_path, "again", 64)
     group.rmdir()
     group.mkdir()
-    assert client(tmp_path, JOIN + ALLOCATE + "tell(got=allocate(100))", GROUP=group) == {"got": 0}
+    assert client(tmp_path, JOIN + ALLOCATE + "tell(got=allocate(100))", GROUP=str(group)) == {"got": 0}
 
 
 @pytest.mark.parametrize(
@@ -175,4 +182,4 @@ def test_limits_are_whole_bytes(tmp_path: Path, groups: Path) -> None:
     exact = (
         f"pointer = ctypes.c_uint64()\ntell(got=cu.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t({MIB_BYTES})))"
     )
-    assert client(tmp_path, JOIN + exact, GROUP=group) == {"got": 0}
+    assert client(tmp_path, JOIN + exact, GROUP=str(group)) == {"got": 0}
