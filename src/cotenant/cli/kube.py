@@ -33,6 +33,11 @@ WEBHOOK_EPILOG = """\b
 Example:
   cotenant kube webhook --listen 0.0.0.0:8443 --certificate tls.crt --key tls.key --settings settings.yaml
 """
+WEB_EPILOG = """\b
+Examples:
+  cotenant kube web --listen 127.0.0.1:8080 --kubeconfig ~/.kube/config
+  cotenant kube web --listen 0.0.0.0:8443 --certificate tls.crt --key tls.key --actions
+"""
 AGENT_EPILOG = """\b
 Example:
   cotenant kube agent --node $(hostname) --simulate 2 --gpu-memory 16GiB
@@ -134,6 +139,22 @@ def webhook(listen: str, **options: Any) -> None:
     serve(WebhookOptions(listen=address(listen), **options))
 
 
+@kube.command(epilog=WEB_EPILOG, short_help="Serves the pages of the cluster.")
+@cluster_options
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Address; other than loopback it needs TLS.")
+@click.option("--certificate", type=FILE, metavar="FILE", help="TLS certificate (PEM); reloaded when it changes.")
+@click.option("--key", type=FILE, metavar="FILE", help="Private key of the certificate (PEM).")
+@click.option("--name", default="cluster", show_default=True, help="Name of the cluster on the pages.")
+@click.option("--history", type=FILE, metavar="FILE", help="File for the last day. Default: it is kept in memory.")
+@click.option("--actions", is_flag=True, help="Let viewers delete pods and cordon GPUs, with their own rights.")
+def web(listen: str, **options: Any) -> None:
+    """Serves pages that show the GPUs of a cluster, its pods and its queue. A viewer signs in with a token of the
+    cluster and sees what the API server lets the token's user see."""
+    from cotenant.web.kube.process import WebOptions, serve
+
+    serve(WebOptions(listen=address(listen), **options))
+
+
 @kube.command(epilog=AGENT_EPILOG, short_help="Runs the agent of one node.")
 @cluster_options
 @click.option("--node", required=True, metavar="NAME", help="Name of the node in the cluster.")
@@ -183,6 +204,8 @@ def agent(**options: Any) -> None:
     help="Image pull policy.",
 )
 @click.option("--settings", type=FILE, metavar="FILE", help="Settings file (YAML).")
+@click.option("--pages/--no-pages", default=True, show_default=True, help="Install the pages (`kube web`).")
+@click.option("--page-actions", is_flag=True, help="Let viewers of the pages act, with their own rights.")
 @click.option("--vendor", type=click.Choice(REAL_NAMES), help="Use only the GPUs of this vendor.")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs on every node.")
 @click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
@@ -212,6 +235,8 @@ def _install_options(
     pull: str,
     settings: Path | None,
     replicas: int,
+    pages: bool,
+    page_actions: bool,
     node_selector: Sequence[str],
     **agents: Any,
 ) -> Any:
@@ -229,6 +254,8 @@ def _install_options(
         agents=AgentFlags(nodes=dict(map(_label, node_selector)), **agents),
         settings=settings,
         replicas=replicas,
+        pages=pages,
+        actions=page_actions,
     )
 
 

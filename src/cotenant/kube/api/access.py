@@ -11,7 +11,7 @@ import binascii
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -38,10 +38,18 @@ class Access:
     """Path before /api, if several clusters share one address."""
     tls: ssl.SSLContext | None = None
     """None: plain HTTP, without a token."""
+    bare_tls: ssl.SSLContext | None = None
+    """The same without our client certificate, for requests with the token of another user."""
     tls_name: str | None = None
     """Name in the server's certificate, if it is not the host."""
     token: Callable[[], str | None] = field(default=lambda: None, repr=False)
     namespace: str = "default"
+
+    def with_token(self, token: str) -> "Access":
+        """Return the access of another user: this token is the only credential that is sent."""
+        if self.tls is not None and self.bare_tls is None:
+            raise InputError("a token of another user is not sent beside a client certificate")
+        return replace(self, tls=self.bare_tls, token=lambda: token)
 
 
 class TokenFile:
@@ -90,10 +98,12 @@ def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -
     token()  # fail now if it is missing, not at the first request
     authority = _read(folder / "ca.crt").decode(errors="replace")
     namespace = folder / "namespace"
+    tls = _tls(authority, b"", str(folder / "ca.crt"))
     return Access(
         host=host,
         port=int(port),
-        tls=_tls(authority, b"", str(folder / "ca.crt")),
+        tls=tls,
+        bare_tls=tls,
         token=token,
         namespace=_read(namespace).decode(errors="replace").strip() if namespace.exists() else "default",
     )
@@ -219,14 +229,17 @@ def _access(cluster: _Cluster, cluster_path: Path, user: _User, user_path: Path,
     token = _token(user, user_path)
     if server.scheme == "http" and (token is not None or certificate):
         raise InputError(f"{where}: a token or certificate is not sent without TLS: the server's address needs https")
-    tls = None
+    tls = bare_tls = None
     if server.scheme == "https":
-        tls = _tls(authority.decode(errors="replace"), certificate + b"\n" + key if key else b"", where)
+        trusted = authority.decode(errors="replace")
+        bare_tls = _tls(trusted, b"", where)
+        tls = _tls(trusted, certificate + b"\n" + key, where) if key else bare_tls
     return Access(
         host=host,
         port=port,
         prefix=server.path.rstrip("/"),
         tls=tls,
+        bare_tls=bare_tls,
         tls_name=cluster.tls_server_name,
         token=token or (lambda: None),
         namespace=namespace,

@@ -217,11 +217,12 @@ class Client:
             connection.close()
 
     async def log(
-        self, pod: str, *, namespace: str, follow: bool = False, tail: int | None = None
+        self, pod: str, *, namespace: str, container: str = "", follow: bool = False, tail: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the output of a pod's only container as it arrives; with `follow`, until the container ends."""
+        """Yield the output of a container, of a pod's only one if none is named, as it arrives; with `follow`, until
+        the container ends."""
         path = _subresource(namespace, pod, "log")
-        query = {"follow": "true"} if follow else {}
+        query = ({"follow": "true"} if follow else {}) | ({"container": container} if container else {})
         query |= {} if tail is None else {"tailLines": str(tail)}
         connection = await self._opened(f"GET {path}")
         try:

@@ -15,6 +15,8 @@ LEASE = SCHEDULER
 WEBHOOK = "cotenant-webhook"
 """Name of the webhook's service account, deployment, service and certificate. The account has no rights."""
 AGENT = "cotenant-agent"
+WEB = "cotenant-web"
+"""Name of the pages' service account, role, deployment, service and certificate."""
 CONFIGURATION = "cotenant-configuration"
 """Name of the ConfigMap with the settings."""
 SETTINGS_FILE = "settings.yaml"
@@ -32,7 +34,7 @@ AGENT_USER = f"system:serviceaccount:{NAMESPACE}:{AGENT}"
 EXTENDER_PORT = 8888
 """Bound on loopback, for the kube-scheduler in the same pod."""
 HTTPS_PORT = 8443
-"""Of the webhook's pods, and of the scheduler's, which answer `why` and probes there."""
+"""Of the pods of the webhook and of the pages, and of the scheduler's, which answer `why` and probes there."""
 SERVICE_PORT = 443
 HEALTH_PORT = 10259
 """kube-scheduler's own port."""

@@ -68,6 +68,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     status: str
     reason: str = ""
     message: str = ""
+    last_transition_time: str | None = None
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

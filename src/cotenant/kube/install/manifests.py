@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.errors import InputError
-from cotenant.kube.api.names import NAMESPACE, SCHEDULER, WEBHOOK, WHY, WHY_KEY, Json, object_of
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER, WEB, WEBHOOK, WHY, WHY_KEY, Json, object_of
 from cotenant.kube.install.admission import webhook_configuration
 from cotenant.kube.install.certificate import Certificate
 from cotenant.kube.install.configuration import configuration
 from cotenant.kube.install.policies import admission_policies
 from cotenant.kube.install.profiles import profile_definition
-from cotenant.kube.install.rbac import rbac_objects
+from cotenant.kube.install.rbac import rbac_objects, web_rbac_objects
 from cotenant.kube.install.workloads import (
     AgentFlags,
     Images,
@@ -25,6 +25,7 @@ from cotenant.kube.install.workloads import (
     disruption_budget,
     scheduler,
     service,
+    web,
     webhook,
 )
 from cotenant.kube.settings import read_settings
@@ -39,6 +40,10 @@ class InstallOptions:
     settings: Path | None = None
     replicas: int = 1
     """Replicas of the scheduler, and of the webhook."""
+    pages: bool = True
+    """Whether the pages are installed."""
+    actions: bool = False
+    """Whether viewers of the pages can delete pods and cordon nodes, with their own rights."""
 
 
 def manifests(options: InstallOptions, certify: Callable[[str], Certificate]) -> list[Json]:
@@ -49,7 +54,7 @@ def manifests(options: InstallOptions, certify: Callable[[str], Certificate]) ->
     """
     settings = read_settings(options.settings)
     files = configuration(settings, _text_of(options.settings))
-    certificates = {name: certify(name) for name in (SCHEDULER, WEBHOOK)}
+    certificates = {name: certify(name) for name in (SCHEDULER, WEBHOOK, *((WEB,) if options.pages else ()))}
     pairs = [
         _secret(name, "kubernetes.io/tls", {"tls.crt": one.certificate, "tls.key": one.key})
         for name, one in certificates.items()
@@ -59,13 +64,15 @@ def manifests(options: InstallOptions, certify: Callable[[str], Certificate]) ->
         _namespace(),
         profile_definition(),
         *rbac_objects(),
+        *(web_rbac_objects() if options.pages else ()),
         files,
         *pairs,
         _secret(WHY, "Opaque", {WHY_KEY: secrets.token_hex(32)}),
         *(service(name) for name in certificates),
         scheduler(options.images, content, options.replicas),
         webhook(options.images, content, options.replicas),
-        *(disruption_budget(name) for name in certificates),
+        *((web(options.images, content, options.actions),) if options.pages else ()),
+        *(disruption_budget(name) for name in (SCHEDULER, WEBHOOK)),
         daemon_set(options.images, options.agents, content, settings.webhook.runtime_class, settings.metrics.port),
         *admission_policies(settings),
         webhook_configuration(settings, certificates[WEBHOOK].certificate),

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Service accounts and roles: scheduler and agents get the least rights that they need, the webhook gets none."""
+"""Service accounts and roles: each program gets the least rights that it needs, the webhook gets none."""
 
 from collections.abc import Sequence
 
-from cotenant.kube.api.names import AGENT, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, WEBHOOK, WHY, Json, object_of
+from cotenant.kube.api.names import AGENT, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, WEB, WEBHOOK, WHY, Json, object_of
 from cotenant.kube.codec.profiles import GROUP, PLURAL
 
 RBAC = "rbac.authorization.k8s.io"
@@ -60,6 +60,23 @@ def rbac_objects() -> list[Json]:
                 _rule(("get",), "secrets", names=[WHY]),
             ],
         ),
+    ]
+
+
+def web_rbac_objects() -> list[Json]:
+    """Return the account of the pages and its role. It reads, and asks who viewers are and what they may see; it
+    reads no logs and writes nothing, because that is done with the viewers' own tokens."""
+    return [
+        object_of("ServiceAccount", "v1", WEB),
+        _role(
+            WEB,
+            _rule(("list", "watch"), "nodes", "pods", "resourcequotas"),
+            _rule(("list",), "events"),
+            _rule(("list", "watch"), PLURAL, group=GROUP),
+            _rule(("create",), "tokenreviews", group="authentication.k8s.io"),
+            _rule(("create",), "subjectaccessreviews", group="authorization.k8s.io"),
+        ),
+        _binding(WEB, WEB, WEB),
     ]
 
 

@@ -17,6 +17,7 @@ from cotenant.kube.api.names import (
     SCHEDULER,
     SERVICE_PORT,
     SETTINGS_FILE,
+    WEB,
     WEBHOOK,
     WHY,
     WHY_KEY,
@@ -31,6 +32,9 @@ from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
 PAIR = ("--certificate", f"{CERTIFICATE_FOLDER}/tls.crt", "--key", f"{CERTIFICATE_FOLDER}/tls.key")
 WHY_FOLDER = "/etc/cotenant-why"
+HISTORY_FOLDER = "/var/lib/cotenant-web"
+MOST_HISTORY = "256Mi"
+"""Size of the folder: the history bounds itself at half of it."""
 CONTENT = "cotenant.io/configuration"
 """Annotation with the hash of a pod's configuration, so that a changed configuration replaces the pods."""
 
@@ -95,6 +99,13 @@ def webhook(images: Images, content: str, replicas: int = 1) -> Json:
     """Return the deployment of the webhook. It needs nothing of the API server, so its pods get no token."""
     made = _deployment(WEBHOOK, content, replicas, [_webhook(images)])
     made["spec"]["template"]["spec"]["automountServiceAccountToken"] = False
+    return made
+
+
+def web(images: Images, content: str, actions: bool = False) -> Json:
+    """Return the deployment of the pages. One replica: sessions and the history are its own."""
+    made = _deployment(WEB, content, 1, [_pages(images, actions)], _history_volume())
+    made["spec"]["template"]["spec"].pop("priorityClassName")  # a cluster works without its pages
     return made
 
 
@@ -185,6 +196,18 @@ def _webhook(images: Images) -> Json:
     command = ["cotenant", "kube", "webhook", "--settings", f"{FOLDER}/{SETTINGS_FILE}"]
     command += ["--listen", f"0.0.0.0:{HTTPS_PORT}", *PAIR]
     return _served("webhook", images, command, [], {"cpu": "50m", "memory": "128Mi"})
+
+
+def _pages(images: Images, actions: bool) -> Json:
+    command = ["cotenant", "kube", "web", "--settings", f"{FOLDER}/{SETTINGS_FILE}"]
+    command += ["--listen", f"0.0.0.0:{HTTPS_PORT}", *PAIR, "--history", f"{HISTORY_FOLDER}/history.db"]
+    mounts = [_mount("history", HISTORY_FOLDER, read_only=False)]
+    command += ["--actions"] if actions else []
+    return _served("web", images, command, mounts, {"cpu": "50m", "memory": "192Mi"})
+
+
+def _history_volume() -> Json:
+    return {"name": "history", "emptyDir": {"sizeLimit": MOST_HISTORY}}
 
 
 def _served(name: str, images: Images, command: Sequence[str], mounts: Sequence[Json], requests: Json) -> Json:

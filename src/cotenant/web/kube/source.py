@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster as a source of the pages. What it answers is reduced to the sight of the viewer in every method."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import NoReturn
+
+from cotenant.errors import CotenantError, InputError
+from cotenant.history.store import History
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.objects import Pod
+from cotenant.web.access import Viewer
+from cotenant.web.kube.access import Guest
+from cotenant.web.kube.acting import AsViewer
+from cotenant.web.kube.details import PodEvents, facts, timeline
+from cotenant.web.kube.picture import Picture, Sight, visible
+from cotenant.web.kube.placing import sentence, verdicts, what_if
+from cotenant.web.kube.recording import EVERY_S, charts_of, day_of, samples
+from cotenant.web.kube.watch import ClusterWatch
+from cotenant.web.model import (
+    Action,
+    Charts,
+    Day,
+    JobDetail,
+    JobRow,
+    LogPiece,
+    Overview,
+    State,
+    Tenant,
+    Verb,
+    WhatIf,
+    WhatIfAnswer,
+)
+from cotenant.web.source import AbsentError, ForbiddenError
+
+
+class ClusterSource:
+    """Implements `Source` for a cluster."""
+
+    def __init__(
+        self,
+        watch: ClusterWatch,
+        picture: Picture,
+        events: PodEvents,
+        as_viewer: AsViewer,
+        *,
+        errors: ErrorLog,
+        history: History | None = None,
+        actions: bool = False,
+    ) -> None:
+        self._watch, self._picture, self._events, self._as_viewer = watch, picture, events, as_viewer
+        self._errors, self._history, self._actions = errors, history, actions
+
+    async def snapshot(self, viewer: Viewer) -> Overview:
+        """Return the present state."""
+        self._check_ready()
+        return self._picture.overview(_guest(viewer).sight)
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yield when something may have changed."""
+        return self._watch.changes()
+
+    async def job(self, viewer: Viewer, job: str) -> JobDetail:
+        """Return everything about one pod."""
+        sight = _guest(viewer).sight
+        pod, row = self._find(sight, job)
+        events = await self._events.of(pod) if sight.sees_events(pod.metadata.namespace) else ()
+        allocation = self._watch.state.bound(pod.metadata.uid)
+        detail = JobDetail(
+            row=row,
+            facts=facts(pod, allocation, self._watch.settings.scheduler.policy),
+            timeline=timeline(pod, events),
+            company=self._company(sight, row),
+            has_log=row.state is not State.WAITING,
+        )
+        if row.state is not State.WAITING:
+            return detail
+        why = self._watch.placer.reasons.why(pod)
+        seen = [node.name for node in self._picture.overview(sight).nodes]
+        reason = row.reason if why.fits and why.waits is None else sentence(why) or row.reason
+        return replace(detail, row=replace(row, reason=reason), verdicts=verdicts(why, sight, seen))
+
+    async def charts(self, viewer: Viewer, job: str) -> Charts:
+        """Return the charts of one pod."""
+        _, row = self._find(_guest(viewer).sight, job)
+        if self._history is None:
+            return Charts()
+        return await asyncio.to_thread(charts_of, self._history, row.id, row.limit_mib)
+
+    async def logs(self, viewer: Viewer, job: str) -> AsyncIterator[LogPiece]:
+        """Yield the output of a pod, read with the viewer's own token."""
+        guest = _guest(viewer)
+        pod, _ = self._find(guest.sight, job)
+        async for piece in self._as_viewer.output(guest.token, pod):
+            yield piece
+
+    async def whatif(self, viewer: Viewer, wish: WhatIf) -> WhatIfAnswer:
+        """Return where a pod would go."""
+        self._check_ready()
+        sight = _guest(viewer).sight
+        namespaces = sorted({key[0] for key in self._picture.rows if sight.sees(key[0])}) or ["default"]
+        namespace = wish.group.strip()[:63] or namespaces[0]
+        if not sight.sees(namespace):
+            raise ForbiddenError(f"you may not list the pods of namespace {namespace!r}; name another one")
+        seen = [node.name for node in self._picture.overview(sight).nodes]
+        return what_if(wish, namespace, self._watch, sight, seen)
+
+    async def day(self, viewer: Viewer) -> Day | None:
+        """Return the last 24 hours."""
+        if self._history is None:
+            return None
+        return await asyncio.to_thread(day_of, self._history, _guest(viewer).sight)
+
+    async def act(self, viewer: Viewer, action: Action) -> str:
+        """Do it with the viewer's own token, so the API server decides and its audit log has the viewer's name."""
+        guest = _guest(viewer)
+        if not self._actions:
+            raise ForbiddenError("actions are disabled: start `cotenant kube web` with --actions to enable them")
+        if action.verb is Verb.CANCEL:
+            pod, _ = self._find(guest.sight, action.target)
+            return await self._as_viewer.delete(guest.token, pod)
+        if action.verb not in (Verb.CORDON, Verb.UNCORDON):
+            raise InputError(f"{action.verb}: not possible on Kubernetes")
+        name, _, index = action.target.partition("/")
+        node = self._picture.node(guest.sight, name)
+        if node is None:
+            raise AbsentError(f"no node {name[:100]!r} here")
+        if not index:
+            return await self._as_viewer.cordon_node(guest.token, name, action.verb)
+        uuid = next((gpu.uuid for gpu in node.gpus if str(gpu.index) == index), None)
+        if uuid is None:
+            raise AbsentError(f"node {name} has no GPU {index[:20]}")
+        return await self._as_viewer.cordon_gpu(guest.token, name, uuid, action.verb)
+
+    async def record(self) -> NoReturn:
+        """Record the cluster until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            if self._history is None or self._watch.unready_reason() is not None:
+                continue
+            self._picture.refresh()
+            try:
+                await asyncio.to_thread(self._history.record, time.time(), list(samples(self._picture)))
+            except CotenantError as error:
+                self._errors.report("history", str(error))
+
+    def _find(self, sight: Sight, job: str) -> tuple[Pod, JobRow]:
+        """The pod of an id; AbsentError also if the viewer may not know that it exists."""
+        self._check_ready()
+        self._picture.refresh()
+        namespace, _, name = job.partition("/")
+        key = namespace, name
+        if sight.sees(namespace) and key in self._watch.pods:
+            with suppress(KeyError):
+                return self._watch.pods[key], self._picture.rows[key]
+        raise AbsentError(f"no pod {job[:200]!r} with GPUs, or you may not list the pods of its namespace")
+
+    def _company(self, sight: Sight, row: JobRow) -> tuple[Tenant, ...]:
+        tile = self._picture.tiles.get(row.node or "")
+        if tile is None or row.state is State.ENDED:
+            return ()
+        shared = [gpu for gpu in tile.node.gpus if any(one.job == row.id for one in gpu.tenants)]
+        found = [one for gpu in shared if len(gpu.tenants) > 1 for one in gpu.tenants]
+        return tuple(visible(one, sight) for one in found)
+
+    def _check_ready(self) -> None:
+        if (reason := self._watch.unready_reason()) is not None:
+            raise CotenantError(f"{reason}; try again in a moment")
+
+
+def _guest(viewer: Viewer) -> Guest:
+    assert isinstance(viewer.details, Guest)
+    return viewer.details

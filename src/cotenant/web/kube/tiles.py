@@ -1,0 +1,183 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""One node of a cluster as the pages show it: its GPUs and their tenants, with nothing left out yet."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cotenant.core.cluster import Node as PlacedNode
+from cotenant.core.footprint import claims
+from cotenant.core.isolation import Rung
+from cotenant.core.links import link_word
+from cotenant.core.model import Claim, Gpus
+from cotenant.core.model import Tenant as PlacedTenant
+from cotenant.core.sharing.orders import company, tenants_on
+from cotenant.core.units import MiB
+from cotenant.errors import InputError
+from cotenant.kube.api.objects import Node, Pod
+from cotenant.kube.codec.inventory import AWAY, NOT_KNOWN, MemoryInUse, machine_type, used_of
+from cotenant.kube.codec.isolation import is_enforced
+from cotenant.kube.codec.settings import isolation_in
+from cotenant.kube.scheduler.profiles import Profiles
+from cotenant.kube.state.allocation import Allocation
+from cotenant.node.devices.vendors import Vendor
+from cotenant.web.kube.watch import ClusterWatch
+from cotenant.web.model import Gpu, Health, Tenant
+from cotenant.web.model import Node as ShownNode
+
+GONE = "a deleted pod"
+"""A tenant whose pod is gone and whose processes still run."""
+
+
+class Speeds(NamedTuple):
+    """The speed of a pod relative to running alone."""
+
+    measured: float | None = None
+    predicted: float | None = None
+    batch: int | None = None
+
+
+NO_SPEEDS = Speeds()
+
+
+class Tile(NamedTuple):
+    """A node, and what rows of its pods need to know."""
+
+    node: ShownNode
+    speeds: Mapping[str, Speeds]
+    """By UID."""
+    gpus: Mapping[str, Gpus]
+    """By UID."""
+    beyond: Mapping[str, int]
+    """MiB that pods use, by UID, if that is more than they were assigned."""
+
+
+def tile_of(node: Node, watch: ClusterWatch) -> Tile | None:
+    """The tile of a node; None if no agent reports GPUs of it."""
+    name, state = node.metadata.name, watch.state
+    if name not in state.cluster.index:
+        return None
+    placed, known, vendor = state.cluster.node(name), state.allocations_on(name), state.vendors[name]
+    use = _use_of(node)
+    taken = {one.job: claims(one.demand, one.gpus, placed.machine.gpus) for one in placed.tenants}
+    speeds = _speeds(placed, known, watch.profiles)
+    gpus = tuple(
+        Gpu(
+            index=index,
+            uuid=gpu.uuid,
+            type=gpu.type,
+            memory_mib=gpu.memory_capacity,
+            compute=gpu.compute_capacity,
+            used_mib=MiB(use.mib[gpu.uuid]) if gpu.healthy and gpu.uuid in use.mib else None,
+            health=Health.FAULT if not gpu.healthy else Health.CORDONED if gpu.cordoned else Health.OK,
+            note=None if gpu.healthy else "the driver reports a fault, or no longer reports the GPU",
+            rungs=_rungs(gpu.mig is not None, vendor),
+            mig=gpu.mig,
+            tenants=tuple(
+                _tenant(one, known.get(one.job), taken[one.job][index], speeds.get(one.job, NO_SPEEDS), watch, use)
+                for one in placed.tenants
+                if index in taken[one.job]
+            ),
+        )
+        for index, gpu in enumerate(placed.machine.gpus)
+    )
+    health, note = _health(node, state.closed)
+    shown = ShownNode(name=name, gpus=gpus, health=health, note=note, links=_links(placed), facts=_facts(node, vendor))
+    beyond = {uid: sum(by_gpu.values()) for uid, by_gpu in use.beyond.items()}
+    return Tile(shown, speeds, {one.job: one.gpus for one in placed.tenants}, beyond)
+
+
+def _tenant(
+    one: PlacedTenant, its: Allocation | None, claim: Claim, speeds: Speeds, watch: ClusterWatch, use: MemoryInUse
+) -> Tenant:
+    named = its is not None and bool(its.name)
+    used = sum(use.beyond.get(one.job, {}).values())
+    pod = watch.pods.get((its.namespace, its.name)) if its is not None else None
+    return Tenant(
+        job=f"{its.namespace}/{its.name}" if its is not None and named else "",
+        name=its.name if its is not None and named else GONE,
+        user=its.namespace if its is not None and named else None,
+        memory_mib=claim.memory,
+        used_mib=MiB(used) if used else None,
+        compute=claim.compute,
+        speed=speeds.measured,
+        predicted=speeds.predicted,
+        rung=rung_of(pod, one, its, watch),
+        batch=speeds.batch,
+    )
+
+
+def rung_of(pod: Pod | None, tenant: PlacedTenant, its: Allocation | None, watch: ClusterWatch) -> str | None:
+    """What holds a pod to its limits."""
+    if tenant.demand.rung is not None:
+        return str(tenant.demand.rung)
+    if pod is None or its is None or its.vendor is None:
+        return None
+    allowed = isolation_in(its.namespace, watch.codec)
+    enforced = is_enforced(pod.metadata.annotations, allowed) and its.vendor.row.preload
+    return str(Rung.PRELOAD if enforced else Rung.NONE)
+
+
+def _rungs(is_instance: bool, vendor: Vendor) -> tuple[str, ...]:
+    own = (str(Rung.MIG),) if is_instance else ()
+    return (*own, *((str(Rung.PRELOAD),) if vendor.row.preload else ()), str(Rung.NONE))
+
+
+def _speeds(placed: PlacedNode, known: Mapping[str, Allocation], profiles: Profiles) -> dict[str, Speeds]:
+    """The speeds of all tenants that have one GPU: only these are measured and predicted."""
+    found: dict[str, Speeds] = {}
+    name = placed.machine.name
+    for index in range(len(placed.machine.gpus)):
+        here = sorted(tenants_on(placed, index), key=lambda one: str(one.demand.workload))
+        alone = len(here) < 2
+        beliefs = [] if alone else profiles.belief.speeds(company(placed, index, [one.demand for one in here]))
+        for number, one in enumerate(here):
+            if len(set(one.gpus)) != 1 or one.job not in known:
+                continue
+            said = profiles.reported(one.job, known[one.job].namespace, name)
+            found[one.job] = Speeds(
+                None if said is None or said.speed is None else round(said.speed, 3),
+                None if alone or one.demand.workload is None else round(beliefs[number].mean, 3),
+                None if said is None else said.batch,
+            )
+    return found
+
+
+def _links(placed: PlacedNode) -> tuple[tuple[str, ...], ...]:
+    links = placed.machine.links or ()
+    return tuple(
+        tuple("X" if a == b else link_word(score) for b, score in enumerate(row)) for a, row in enumerate(links)
+    )
+
+
+def _health(node: Node, closed: Mapping[str, Mapping[str, str]]) -> tuple[Health, str | None]:
+    """The health of a node and a note. The note names no pod: not every viewer may know it."""
+    reasons = closed.get(node.metadata.name, {})
+    if AWAY in reasons:
+        return Health.FAULT, reasons[AWAY]
+    ready = next((one.status for one in node.status.conditions if one.type == "Ready"), "True")
+    if ready != "True":
+        return Health.FAULT, "kubelet is not ready"
+    if reasons:
+        return Health.FAULT, "an annotation of the node or of a pod on it cannot be read"
+    if node.spec.unschedulable:
+        return Health.CORDONED, "the node is cordoned"
+    return Health.OK, None
+
+
+def _facts(node: Node, vendor: Vendor) -> tuple[tuple[str, str], ...]:
+    address = next((one.address for one in node.status.addresses if one.type == "InternalIP"), "")
+    facts = (
+        ("Address", address),
+        ("Machine type", machine_type(node)),
+        ("Vendor", vendor.row.title),
+        ("Limits", vendor.row.unenforced() or ""),
+    )
+    return tuple((name, value) for name, value in facts if value)
+
+
+def _use_of(node: Node) -> MemoryInUse:
+    try:
+        return used_of(node)
+    except InputError:  # written by a newer agent
+        return NOT_KNOWN

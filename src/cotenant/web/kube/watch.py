@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster as the scheduler knows it: watched nodes, pods, quotas and profiles, and which nodes and pods changed.
+
+It reads only. What a pod uses is counted by the same `ClusterState` as in the scheduler, and speeds are predicted from
+the same profiles.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+from cotenant.kube.api.client import Client, Limits
+from cotenant.kube.api.decoding import NODES, PODS
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.objects import Node, Pod, containers_of, resources_of
+from cotenant.kube.api.reflector import Key, Pace, Reflector
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.profiles import PROFILES, WorkloadProfile
+from cotenant.kube.scheduler.placement import Placer
+from cotenant.kube.scheduler.profiles import Profiles
+from cotenant.kube.scheduler.quota import QUOTAS, Quotas
+from cotenant.kube.settings import KubeSettings
+from cotenant.kube.state.cluster import ClusterState
+
+AGAIN_S = 600.0
+"""Between two full lists."""
+REFRESH_S = 2.0
+"""Between two updates of the predictions."""
+STALE_S = 100.0
+"""After so long without a word of the API server, not even a bookmark, the pages say that they may be old."""
+BROKEN_S = 5.0
+"""The same if a request has failed since the last word."""
+RETRIED_S = 12.0
+"""Requests that fail are repeated within so long, so if none failed lately, the API server is back."""
+WATCH_LIMITS = Limits(connect_s=5.0, longest_pause_s=4.0)
+
+
+class ClusterWatch:
+    """Follows the cluster while `run` runs. Make it in the event loop that runs it."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: KubeSettings,
+        errors: ErrorLog,
+        *,
+        pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
+    ) -> None:
+        self.settings, self._errors = settings, errors
+        self.profiles = Profiles(settings.defaults.memory_margin)
+        self.codec = replace(settings.codec(), measured_memory=self.profiles.memory_of)
+        self.state = ClusterState(self.codec, scheduler=settings.scheduler.name)
+        self.quotas = Quotas(self.codec)
+        self.placer = Placer(
+            self.state,
+            self.quotas,
+            policy=settings.scheduler.policy,
+            settings=self.codec,
+            belief=self.profiles.belief,
+        )
+        self.pods: dict[Key, Pod] = {}
+        """Pods that request GPUs or have some, by namespace and name."""
+        self.version = 0
+        """Grows with every change."""
+        self.changed_nodes: set[str] = set()
+        """Nodes that changed since the reader of this set cleared it."""
+        self.changed_pods: set[Key] = set()
+        self._failed_at = float("-inf")
+        self._waiters: set[asyncio.Event] = set()
+        self._nodes = Reflector(client, NODES, self._node_changed, pace=pace, report=self._failed)
+        self._pods = Reflector(client, PODS, self._pod_changed, pace=pace, report=self._failed)
+        self._quotas = Reflector(client, QUOTAS, self.quotas.quota_changed, pace=pace, report=self._failed)
+        self._profiles = Reflector(client, PROFILES, self._profile_changed, pace=pace, report=self._log)
+
+    @property
+    def nodes(self) -> Mapping[Key, Node]:
+        """All nodes, by an empty namespace and their name."""
+        return self._nodes.objects
+
+    async def run(self) -> NoReturn:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in (self._nodes, self._pods, self._quotas, self._profiles):
+                group.create_task(reflector.run())
+            group.create_task(self._keep_current())
+        raise AssertionError("reflectors never end")
+
+    def unready_reason(self) -> str | None:
+        """Why nothing can be shown yet; None if the cluster was listed once."""
+        for what, reflector in (("nodes", self._nodes), ("pods", self._pods), ("quotas", self._quotas)):
+            if not reflector.synced.is_set():
+                return f"the {what} of the cluster are not known yet"
+        return None
+
+    def stale_reason(self) -> str | None:
+        """A sentence if what is shown may be old; None if it is current."""
+        silence_s = max(self._nodes.silence_s(), self._pods.silence_s())
+        failed_s = time.monotonic() - self._failed_at
+        broken = BROKEN_S < silence_s > failed_s and failed_s < RETRIED_S
+        if not broken and silence_s < STALE_S:
+            return None
+        return "The API server does not answer: what you see may be old. The pages go on by themselves."
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield at once, and then after changes; several at once are one."""
+        woken = asyncio.Event()
+        woken.set()  # there may have been a change before this was called
+        self._waiters.add(woken)
+        try:
+            while True:
+                await woken.wait()
+                woken.clear()
+                yield
+        finally:
+            self._waiters.discard(woken)
+
+    def _wake(self) -> None:
+        self.version += 1
+        for one in self._waiters:
+            one.set()
+
+    async def _keep_current(self) -> NoReturn:
+        said = self.stale_reason()
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            if self.profiles.refresh(self.state.types):
+                self.changed_nodes.update(self.state.vendors)
+                self.changed_pods.update(self.pods)
+                self._wake()
+            if (now := self.stale_reason()) != said:
+                said = now
+                self._wake()
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        self.state.node_changed(old, new)
+        known = new or old
+        assert known is not None
+        if old is not None and new is not None and _shown_of(old) == _shown_of(new):
+            return  # a heartbeat
+        self.changed_nodes.add(known.metadata.name)
+        self._wake()
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        self.state.pod_changed(old, new, self._pods.handled_version)
+        known = new or old
+        assert known is not None
+        key = known.metadata.namespace, known.metadata.name
+        if new is not None and self._has_gpus(new):
+            self.pods[key] = new
+        elif self.pods.pop(key, None) is None:
+            return  # a pod without GPUs: nothing of it is shown
+        self.changed_pods.add(key)
+        self.changed_nodes.update(name for name in {one.spec.node_name for one in (old, new) if one} if name)
+        self._wake()
+
+    def _has_gpus(self, pod: Pod) -> bool:
+        if RECORD in pod.metadata.annotations:
+            return True
+        return any(name in self.codec.by_resource for _, one in containers_of(pod) for name in resources_of(one))
+
+    def _profile_changed(self, old: WorkloadProfile | None, new: WorkloadProfile | None) -> None:
+        self.profiles.profile_changed(old, new)
+        for one in (old, new):
+            if one is not None:
+                self.changed_nodes.add(one.spec.node)
+                self.changed_pods.update((one.spec.namespace, pod.name) for pod in one.spec.pods)
+
+    def _failed(self, error: str) -> None:
+        self._failed_at = time.monotonic()
+        self._log(error)
+
+    def _log(self, error: str) -> None:
+        self._errors.report("watch", error)
+
+
+def _shown_of(node: Node) -> tuple[object, ...]:
+    """What matters of a node: kubelet's heartbeats change nothing of it."""
+    ready = [one.status for one in node.status.conditions if one.type == "Ready"]
+    return node.metadata.annotations, node.metadata.labels, node.spec, ready, node.status.addresses
