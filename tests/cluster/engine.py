@@ -194,8 +194,9 @@ def gpus_of(pod: Json, number: int = 0) -> list[str]:
 
 
 def manifests(settings: Path | None = None, *more: str) -> str:
-    """What `cotenant kube install --dev` prints for the images of a test cluster."""
-    chosen = ["--image", PYTHON, "--scheduler-image", KUBE_SCHEDULER, "--pull", "Never", "--output", "json", *more]
+    """What `cotenant kube install --dev` prints for the images of a test cluster; without the pages, unless asked."""
+    chosen = ["--image", PYTHON, "--scheduler-image", KUBE_SCHEDULER, "--pull", "Never", "--output", "json"]
+    chosen += ["--no-pages", *more]
     if settings is not None:
         chosen += ["--settings", str(settings)]
     command = [sys.executable, "-m", "cotenant", "kube", "install", "--dev", *chosen]
