@@ -193,10 +193,10 @@ def gpus_of(pod: Json, number: int = 0) -> list[str]:
     return [share.gpu for share in record_of(pod).held_by(number)]
 
 
-def manifests(settings: Path | None = None, *more: str) -> str:
-    """What `cotenant kube install --dev` prints for the images of a test cluster; without the pages, unless asked."""
+def manifests(settings: Path | None = None, *more: str, pages: bool = False) -> str:
+    """What `cotenant kube install --dev` prints for the images of a test cluster; most tests do without the pages."""
     chosen = ["--image", PYTHON, "--scheduler-image", KUBE_SCHEDULER, "--pull", "Never", "--output", "json"]
-    chosen += ["--no-pages", *more]
+    chosen += [*more, *(() if pages else ("--no-pages",))]
     if settings is not None:
         chosen += ["--settings", str(settings)]
     command = [sys.executable, "-m", "cotenant", "kube", "install", "--dev", *chosen]

@@ -5,6 +5,7 @@
 import contextlib
 import ctypes
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -33,9 +34,7 @@ def forwarded(machine: Machine, address: Callable[[], tuple[str, int]]) -> Itera
             except OSError:
                 near.close()
                 continue
-            far.settimeout(None)
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=_copy, args=(one, other), daemon=True).start()
+            threading.Thread(target=_copy, args=(near, far), daemon=True).start()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -58,10 +57,13 @@ def _enter_network(pid: int) -> None:
         os.close(handle)
 
 
-def _copy(one: socket.socket, other: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while piece := one.recv(PIECE):
-            other.sendall(piece)
-    for end in (one, other):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+def _copy(near: socket.socket, far: socket.socket) -> None:
+    """Passes on what both sides send, until one of them ends."""
+    with near, far, contextlib.suppress(OSError):
+        while True:
+            readable, _, _ = select.select((near, far), (), ())
+            for one in readable:
+                piece = one.recv(PIECE)
+                if not piece:
+                    return
+                (far if one is near else near).sendall(piece)

@@ -80,7 +80,7 @@ class Pages:
 def pages(installed: Engine) -> Iterator[Pages]:
     """The pages with actions, and users: an administrator, one of namespace A, and one without rights."""
     cluster = installed.cluster
-    printed = json.loads(manifests(None, "--pages", "--page-actions"))
+    printed = json.loads(manifests(None, "--page-actions", pages=True))
     ours = [one for one in printed["items"] if one["metadata"]["name"] == WEB]
     assert {"Deployment", "Service", "Secret", "ServiceAccount"} <= {one["kind"] for one in ours}
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": ours})

@@ -5,6 +5,7 @@
 import asyncio
 import base64
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import trustme
 import yaml
 
 from cotenant.errors import InputError
-from cotenant.kube.api.access import find_access, from_kubeconfig, in_cluster
+from cotenant.kube.api.access import Access, find_access, from_kubeconfig, in_cluster
 from cotenant.kube.api.connection import Connection
 from tests.kube.api_server import ApiServer
 
@@ -111,14 +112,15 @@ def test_a_client_certificate_is_shown_to_the_server(tmp_path: Path, authority: 
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
 
-    async def ask(user: dict[str, Any]) -> int:
+    async def ask(user: dict[str, Any], token: str | None = None) -> int:
         server = ApiServer()
         async with server.serving(context):
             cluster = {
                 "server": f"https://127.0.0.1:{server.port}",
                 "certificate-authority-data": encoded(authority.cert_pem.bytes()),
             }
-            connection = await Connection.open(from_kubeconfig([kubeconfig(tmp_path / "config", cluster, user)]))
+            access = from_kubeconfig([kubeconfig(tmp_path / "config", cluster, user)])
+            connection = await Connection.open(access if token is None else access.with_token(token))
             try:
                 return (await connection.ask("GET", "/api/v1/pods", [], b"")).status_code
             finally:
@@ -127,6 +129,18 @@ def test_a_client_certificate_is_shown_to_the_server(tmp_path: Path, authority: 
     assert asyncio.run(ask(user)) == 200
     with pytest.raises(OSError, match=r"(?i)certificate|closed"):
         asyncio.run(ask({}))
+    with pytest.raises(OSError, match=r"(?i)certificate|closed"):  # a request of another user does not carry ours
+        asyncio.run(ask(user, "token-of-another"))
+
+
+def test_the_token_of_another_user_is_the_only_credential() -> None:
+    ours = Access(host="h", port=1, tls=ssl.create_default_context(), token=lambda: "ours")
+    with pytest.raises(InputError, match="not sent beside a client certificate"):
+        ours.with_token("theirs")
+    bare = ssl.create_default_context()
+    theirs = replace(ours, bare_tls=bare).with_token("theirs")
+    assert (theirs.token(), theirs.tls) == ("theirs", bare)
+    assert "theirs" not in repr(theirs)
 
 
 def test_of_several_files_the_first_that_names_a_thing_decides(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from cotenant.cli.kube import kube
 from cotenant.errors import InputError
-from cotenant.kube.api.names import AGENT, CONFIGURATION, LEASE, NAMESPACE, SCHEDULER, SETTINGS_FILE, WEBHOOK
+from cotenant.kube.api.names import AGENT, CONFIGURATION, LEASE, NAMESPACE, SCHEDULER, SETTINGS_FILE, WEB, WEBHOOK
 from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.install.certificate import Certificate, service_certificate, service_names
 from cotenant.kube.install.configuration import KUBE_SCHEDULER
@@ -67,6 +67,18 @@ def written(path: Path, text: str) -> Path:
                 "workloadprofiles": "list create patch delete",
             },
         ),
+        (
+            WEB,
+            {
+                "nodes": "list watch",
+                "pods": "list watch",
+                "resourcequotas": "list watch",
+                "events": "list",
+                "workloadprofiles": "list watch",
+                "tokenreviews": "create",
+                "subjectaccessreviews": "create",
+            },
+        ),
     ],
 )
 def test_an_account_has_these_rights_and_no_others(name: str, rights: dict[str, str]) -> None:
@@ -78,7 +90,7 @@ def test_the_webhook_has_no_rights_no_token_and_no_key_but_its_own() -> None:
     objects = made()
     bound = [one for kind in ("ClusterRoleBinding", "RoleBinding") for key, one in objects.items() if key[0] == kind]
     subjects = {subject["name"] for one in bound for subject in one["subjects"]}
-    assert subjects == {SCHEDULER, AGENT}
+    assert subjects == {SCHEDULER, AGENT, WEB}
     pod = pod_of(objects["Deployment", WEBHOOK])
     assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (WEBHOOK, False)
     assert objects["ServiceAccount", WEBHOOK]["automountServiceAccountToken"] is False
@@ -86,6 +98,24 @@ def test_the_webhook_has_no_rights_no_token_and_no_key_but_its_own() -> None:
     (container,) = pod["containers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert objects["Secret", WEBHOOK]["data"] != objects["Secret", SCHEDULER]["data"]
+
+
+def test_the_pages_are_confined_and_can_be_left_out() -> None:
+    objects = made()
+    pod = pod_of(objects["Deployment", WEB])
+    assert [one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one] == [WEB]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    (container,) = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert "--actions" not in container["command"]
+    assert [one["name"] for one in container["volumeMounts"] if not one["readOnly"]] == ["history"]
+    without = InstallOptions(images=IMAGES, agents=AgentFlags(), pages=False)
+    names = {one["metadata"]["name"] for one in manifests(without, lambda name: Certificate("", ""))}
+    assert WEB not in names
+    acting = InstallOptions(images=IMAGES, agents=AgentFlags(), actions=True)
+    shown = [one for one in manifests(acting, lambda name: Certificate("", "")) if one["metadata"]["name"] == WEB]
+    (deployment,) = [one for one in shown if one["kind"] == "Deployment"]
+    assert "--actions" in pod_of(deployment)["containers"][0]["command"]
 
 
 def test_the_scheduler_may_write_to_its_own_lease_alone() -> None:

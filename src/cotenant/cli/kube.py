@@ -204,7 +204,7 @@ def agent(**options: Any) -> None:
     help="Image pull policy.",
 )
 @click.option("--settings", type=FILE, metavar="FILE", help="Settings file (YAML).")
-@click.option("--pages/--no-pages", default=True, show_default=True, help="Install the pages (`kube web`).")
+@click.option("--no-pages", is_flag=True, help="Leave out the pages (`kube web`).")
 @click.option("--page-actions", is_flag=True, help="Let viewers of the pages act, with their own rights.")
 @click.option("--vendor", type=click.Choice(REAL_NAMES), help="Use only the GPUs of this vendor.")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs on every node.")
@@ -235,7 +235,7 @@ def _install_options(
     pull: str,
     settings: Path | None,
     replicas: int,
-    pages: bool,
+    no_pages: bool,
     page_actions: bool,
     node_selector: Sequence[str],
     **agents: Any,
@@ -254,7 +254,7 @@ def _install_options(
         agents=AgentFlags(nodes=dict(map(_label, node_selector)), **agents),
         settings=settings,
         replicas=replicas,
-        pages=pages,
+        pages=not no_pages,
         actions=page_actions,
     )
 

@@ -37,10 +37,10 @@ def application(site: Site) -> ASGIApp:
 
     def served(page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
-            viewer = await site.access.viewer(request)
-            if viewer is None:
-                return site.access.challenge(request, site.problem)
             try:
+                viewer = await site.access.viewer(request)
+                if viewer is None:
+                    return site.access.challenge(request, site.problem)
                 return await page.handler(site, viewer, request)
             except CotenantError as error:
                 return site.problem(status_of(error), str(error))

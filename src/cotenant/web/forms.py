@@ -11,13 +11,13 @@ from cotenant.errors import InputError
 MOST_BODY = 4096
 
 
-async def small_form(request: Request) -> dict[str, list[str]]:
+async def small_form(request: Request, most: int = MOST_BODY) -> dict[str, list[str]]:
     """The fields of a form; InputError if it is too large."""
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MOST_BODY:
-            raise InputError(f"the request is larger than {MOST_BODY} bytes")
+        if len(body) > most:
+            raise InputError(f"the request is larger than {most} bytes")
     return parse_qs(body.decode("utf-8", "replace"))
 
 

@@ -3,8 +3,9 @@
 """The table of routes, and what answers them. Handlers ask the source and render; they decide nothing."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from hmac import compare_digest
 
@@ -22,6 +23,8 @@ from cotenant.web.model import Action, LogPiece, Verb, WhatIf
 from cotenant.web.site import Site
 from cotenant.web.source import AbsentError, ForbiddenError
 
+CHECKED_S, MOST_UNCHECKED_S = 15.0, 60.0
+"""how often the rights of a stream's viewer are checked, and how long it goes on if they cannot be"""
 CSRF = "x-cotenant-csrf"
 """header that carries the secret of the session; a form of another site cannot set it"""
 
@@ -107,7 +110,7 @@ async def live(site: Site, viewer: Viewer, request: Request) -> Response:
     """The stream of one page. Browsers send the id of the last event again when they reconnect."""
     board = await _board(site, viewer, request.path_params["page"], request.path_params["name"])
     seen = request.headers.get("last-event-id") or request.query_params.get("seen", "")
-    return _stream(site.hub.stream(board, seen[:64]))
+    return _stream(_while_same(site, viewer, request, site.hub.stream(board, seen[:64])))
 
 
 async def charts(site: Site, viewer: Viewer, request: Request) -> Response:
@@ -118,7 +121,25 @@ async def charts(site: Site, viewer: Viewer, request: Request) -> Response:
 async def log(site: Site, viewer: Viewer, request: Request) -> Response:
     name = request.path_params["name"]
     await site.source.job(viewer, name)  # AbsentError before the stream begins
-    return _stream(_log_events(site.source.logs(viewer, name)))
+    return _stream(_while_same(site, viewer, request, _log_events(site.source.logs(viewer, name))))
+
+
+async def _while_same(
+    site: Site, viewer: Viewer, request: Request, events: AsyncIterator[bytes]
+) -> AsyncIterator[bytes]:
+    """The events of a stream until its viewer may see something else than at its start. Then the browser reconnects."""
+    checked = time.monotonic()
+    async with aclosing(events) as sending:  # type: ignore[type-var]
+        async for event in sending:
+            if time.monotonic() - checked >= CHECKED_S:
+                with suppress(CotenantError):
+                    now = await site.access.viewer(request)
+                    if now is None or now.scope != viewer.scope:
+                        return
+                    checked = time.monotonic()
+                if time.monotonic() - checked >= MOST_UNCHECKED_S:
+                    return
+            yield event
 
 
 async def _log_events(pieces: AsyncGenerator[LogPiece, None]) -> AsyncIterator[bytes]:

@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from cotenant.history.store import History
 from cotenant.web.kube.acting import MOST_BUFFERED
 from cotenant.web.kube.recording import samples
@@ -69,14 +71,16 @@ def test_a_change_reaches_an_open_page_and_hides_what_its_viewer_may_not_see() -
     play(story)
 
 
-def test_the_stream_of_a_viewer_whose_rights_changed_ends() -> None:
+def test_the_stream_of_a_viewer_whose_rights_changed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cotenant.web.pages.CHECKED_S", 0.0)
+
     async def story(pages: Pages) -> None:
         async with stream(pages, "/live/overview/", ALICE) as events:
             await up_to("train", events)
             pages.cluster.rights["alice"] = lambda verb, resource, namespace: False
             pages.parts.access._reviewer._rights._fresh_s = 0.0
             pages.cluster.add_pod("a", "unseen", "n1", 1)
-            rest = "".join([piece async for piece in events])
+            rest = "".join([piece async for piece in events])  # which ends
             assert "unseen" not in rest
 
     play(story)

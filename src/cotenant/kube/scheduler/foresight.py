@@ -6,7 +6,7 @@ A search may judge thousands of nodes, so it lets kube-scheduler's calls in betw
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec.structs import replace as replaced
@@ -64,8 +64,11 @@ class Foresight:
         crowding = shared.placer.feasibility.crowding
         return await self._suggested(pod, self._search(view, members, crowding, shared.offers.of(pod)))
 
-    async def what_if(self, namespace: str, template: Pod) -> WhatIf:
-        """Where a pod like this template would go; InputError if its request is not valid."""
+    async def what_if(self, namespace: str, template: Pod, named: Callable[[str], str] | None = None) -> WhatIf:
+        """Where a pod like this template would go; InputError if its request is not valid.
+
+        `named` is how a tenant is called, by its UID; without it, pods of other namespaces have no name.
+        """
         shared = self._shared
         about = replaced(template.metadata, namespace=namespace, name=NEW, uid=NEW)
         spec = replaced(template.spec, scheduler_name=shared.settings.scheduler.name, node_name="")
@@ -88,7 +91,7 @@ class Foresight:
         return what_if(
             search.policy.name,
             found,
-            lambda uid: self._name(uid, namespace),
+            named or (lambda uid: self._name(uid, namespace)),
             waits=waits,
             suggestions=suggested[0],
             gang=suggested[1],

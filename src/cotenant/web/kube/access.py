@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -21,7 +20,7 @@ from starlette.routing import Route
 
 from cotenant.errors import InputError
 from cotenant.web.access import Problem, Viewer
-from cotenant.web.forms import is_foreign
+from cotenant.web.forms import is_foreign, small_form
 from cotenant.web.kube.picture import Sight
 from cotenant.web.kube.reviews import LONGEST_TOKEN, Reviewer, Right, UnansweredError, User
 from cotenant.web.kube.sessions import LONGEST_S, Sessions
@@ -32,7 +31,7 @@ COOKIE = "__Host-cotenant"
 BEARER = "bearer "
 SIGN_IN, SIGN_OUT = "/signin", "/signout"
 MOST_NAMESPACES = 1_000
-"""Namespaces about which the API server is asked for one viewer; those beyond are not shown."""
+"""Namespaces that are reviewed for one viewer; further ones are not shown."""
 
 LIST_NODES = Right(verb="list", resource="nodes")
 
@@ -146,7 +145,7 @@ class ClusterAccess:
         if is_foreign(request):
             return _refused("the sign-in works only from its own page")
         try:
-            token = await _token_in(request)
+            token = (await small_form(request, 2 * LONGEST_TOKEN)).get("token", [""])[0].strip()
             user = await self._reviewer.user(token)
         except (InputError, UnansweredError) as error:
             return _status(self._page(request, str(error)), HTTPStatus.BAD_REQUEST)
@@ -183,16 +182,6 @@ def _scope_of(sight: Sight, verbs: frozenset[Verb]) -> str:
     parts: list[list[str]] = [[str(sight.nodes)], [str(verb) for verb in sorted(verbs)]]
     parts += [["*"] if names is None else sorted(names) for names in (sight.namespaces, sight.events)]
     return hashlib.sha256("\n\n".join("\n".join(part) for part in parts).encode()).hexdigest()
-
-
-async def _token_in(request: Request) -> str:
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > 2 * LONGEST_TOKEN:
-            raise InputError("this is not a token: it is too long")
-    fields = parse_qs(body.decode("ascii", errors="replace"), max_num_fields=4)
-    return fields.get("token", [""])[0].strip()
 
 
 def _refused(text: str) -> Response:

@@ -9,7 +9,7 @@ can do without them.
 import asyncio
 import codecs
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import NoReturn
 
@@ -80,7 +80,7 @@ class AsViewer:
                 _refuse(error, f"patch node {name}")
         return f"GPU {uuid} of node {name} accepts {'no new pods' if verb is Verb.CORDON else 'new pods again'}"
 
-    async def output(self, token: str, pod: Pod) -> AsyncIterator[LogPiece]:
+    async def output(self, token: str, pod: Pod) -> AsyncGenerator[LogPiece, None]:
         """Yield the last lines of a pod's output, then what follows until its container ends.
 
         The API server is read as fast as it sends. If the viewer is slower, the oldest waiting output is skipped.

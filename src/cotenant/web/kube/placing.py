@@ -8,11 +8,8 @@ leader knows is missing: slots that it holds for a moment, and what it reserves 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from cotenant.core.cluster import Node as PlacedNode
-from cotenant.core.model import Demand, Reason
-from cotenant.core.placement.ranking import Fit
-from cotenant.core.sharing.orders import company, demands_on, tenants_on
 from cotenant.core.units import parse_memory, parse_percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec, Resources
@@ -20,11 +17,12 @@ from cotenant.kube.codec.constraints import LONGEST_NAME
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import Settings
+from cotenant.kube.scheduler.foresight import NEW
 from cotenant.kube.scheduler.reasons import Why
-from cotenant.kube.state.allocation import Allocation
 from cotenant.web.kube.picture import OTHER, Sight
 from cotenant.web.kube.watch import ClusterWatch
 from cotenant.web.model import Neighbour, Option, Verdict, WhatIf, WhatIfAnswer
+from cotenant.wire.explanation import WhatIf as Outcome
 from cotenant.wire.text import counted
 
 MOST_VERDICTS = 100
@@ -37,28 +35,24 @@ A_NODE = "a node"
 def verdicts(why: Why, sight: Sight, seen: Iterable[str]) -> tuple[Verdict, ...]:
     """What each node says, the best first; nodes that the viewer may not see are counted by their reasons."""
     known = frozenset(seen)
-    found = [
+    fits = [
         Verdict(place=fit.slot.node, fits=True, text=f"GPU {', '.join(map(str, fit.slot.gpus))}")
         for fit in why.fits
         if sight.nodes or fit.slot.node in known
     ]
-    found += [
-        Verdict(place=node, fits=False, text=str(reason))
-        for node, reason in why.reasons.items()
-        if sight.nodes or node in known
+    hidden = sum(not sight.nodes and fit.slot.node not in known for fit in why.fits)
+    fits += [Verdict(place=counted(hidden, "other node"), fits=True, text="")] if hidden else []
+    refused = {node: str(reason) for node, reason in why.reasons.items()}
+    return (*fits, *_refusals(refused, sight, known))[:MOST_VERDICTS]
+
+
+def _refusals(reasons: Mapping[str, str], sight: Sight, known: frozenset[str]) -> tuple[Verdict, ...]:
+    seen = [
+        Verdict(place=node, fits=False, text=text) for node, text in reasons.items() if sight.nodes or node in known
     ]
-    if not sight.nodes:
-        hidden = Counter(reason.text for node, reason in why.reasons.items() if node not in known)
-        fitting = sum(fit.slot.node not in known for fit in why.fits)
-        found += [Verdict(place=counted(fitting, "other node"), fits=True, text="")] if fitting else []
-        texts: dict[str, Reason] = {}
-        for reason in why.reasons.values():
-            texts.setdefault(reason.text, reason)
-        found += [
-            Verdict(place=counted(number, "other node"), fits=False, text=str(texts[text]))
-            for text, number in hidden.most_common()
-        ]
-    return tuple(found[:MOST_VERDICTS])
+    hidden = Counter(text for node, text in reasons.items() if not sight.nodes and node not in known)
+    others = [Verdict(place=counted(number, "other node"), fits=False, text=text) for text, number in hidden.items()]
+    return tuple([*seen, *others][:MOST_VERDICTS])
 
 
 def sentence(why: Why) -> str | None:
@@ -68,82 +62,60 @@ def sentence(why: Why) -> str | None:
     return f"it fits on {counted(len(why.fits), 'node')} now" if why.fits else None
 
 
-def what_if(wish: WhatIf, namespace: str, watch: ClusterWatch, sight: Sight, seen: Iterable[str]) -> WhatIfAnswer:
+async def what_if(wish: WhatIf, namespace: str, watch: ClusterWatch, sight: Sight, seen: Iterable[str]) -> WhatIfAnswer:
     """Where a pod would go, and what its neighbours would lose; InputError if the wish makes no sense."""
-    pod = wished_pod(wish, namespace, watch.codec)
-    why = watch.placer.reasons.why(pod)
-    view = watch.placer.views.of(pod)
-    if view is None:
-        raise InputError("this pod requests no GPU")
+    names: dict[str, str] = {}
+
+    def named(uid: str) -> str:
+        its = watch.state.bound(uid)
+        visible = its is not None and sight.sees(its.namespace)
+        names[uid] = f"{its.namespace}/{its.name}" if its is not None and visible else ""
+        return uid
+
+    answer = await watch.foresight.what_if(namespace, wished_pod(wish, namespace, watch.codec), named)
     known = frozenset(seen)
-    names = {uid: f"{one.namespace}/{one.name}" for fit in why.fits[:MOST_OPTIONS] for uid, one in _on(watch, fit)}
-    options = tuple(
-        _option(fit, view.request.demand, watch, sight, names, fit.slot.node in known or sight.nodes)
-        for fit in why.fits[:MOST_OPTIONS]
+    chosen = [Place(slot.node, slot.gpus) for slot in answer.slots]
+    others = [Place(fit.node, fit.gpus) for fit in answer.fits[:MOST_OPTIONS]]
+    options = [
+        _option(place, answer if place in chosen else None, names, sight.nodes or place.node in known)
+        for place in dict.fromkeys((*chosen, *others))
+    ]
+    refused = {one.node: one.text for one in answer.refusals}
+    return WhatIfAnswer(
+        options=tuple(options[:MOST_OPTIONS]),
+        verdicts=_refusals(refused, sight, known),
+        would_fit=tuple(one.text for one in answer.suggestions),
+        text=answer.waits or "; ".join(("it would start at once", *answer.notes)),
     )
-    text = sentence(why) or _no_room(why.reasons)
-    return WhatIfAnswer(options=options, verdicts=verdicts_without_fits(why, sight, known), text=text)
 
 
-def verdicts_without_fits(why: Why, sight: Sight, known: frozenset[str]) -> tuple[Verdict, ...]:
-    return tuple(one for one in verdicts(why, sight, known) if not one.fits)
+class Place(NamedTuple):
+    """GPUs of a node."""
+
+    node: str
+    gpus: tuple[int, ...]
 
 
-def _on(watch: ClusterWatch, fit: Fit) -> Iterable[tuple[str, Allocation]]:
-    return watch.state.allocations_on(fit.slot.node).items()
-
-
-def _no_room(reasons: Mapping[str, Reason]) -> str:
-    if not reasons:
-        return "no node has GPUs"
-    common = Counter(reason.text for reason in reasons.values()).most_common(1)[0]
-    reason = next(one for one in reasons.values() if one.text == common[0])
-    return f"it fits on no node; {counted(common[1], 'node')}: {reason}"
-
-
-def _option(
-    fit: Fit, demand: Demand, watch: ClusterWatch, sight: Sight, names: Mapping[str, str], is_seen: bool
-) -> Option:
-    placed = watch.state.cluster.node(fit.slot.node)
-    speed, neighbours = None, []
-    for gpu in dict.fromkeys(fit.slot.gpus):
-        own, beside = _speeds(placed, gpu, demand, watch, sight, names)
-        neighbours += beside
-        speed = own if speed is None or (own is not None and own < speed) else speed
+def _option(place: Place, chosen: Outcome | None, names: Mapping[str, str], is_seen: bool) -> Option:
+    """A place; what its tenants would lose is known for the place that would be chosen."""
+    here = [] if chosen is None else [one for one in chosen.tenants if one.node == place.node]
+    own = [one.after.mean for one in here if one.job == NEW]
     return Option(
-        node=fit.slot.node if is_seen else A_NODE,
-        gpus=tuple(fit.slot.gpus) if is_seen else (),
-        speed=speed,
-        neighbours=tuple(neighbours),
-        text="score " + ", ".join(f"{value:g}" for value in fit.score),
-    )
-
-
-def _speeds(
-    placed: PlacedNode, gpu: int, demand: Demand, watch: ClusterWatch, sight: Sight, names: Mapping[str, str]
-) -> tuple[float | None, list[Neighbour]]:
-    """The speed of a newcomer on a GPU, and the speeds of its tenants before and after."""
-    belief, there = watch.profiles.belief, tenants_on(placed, gpu)
-    if not there:
-        return 1.0, []
-    before = belief.speeds(company(placed, gpu, demands_on(placed, gpu))) if len(there) > 1 else None
-    after = belief.speeds(company(placed, gpu, [*demands_on(placed, gpu), demand]))
-    old = sorted(there, key=lambda one: str(one.demand.workload))  # the order of a company
-    new = sorted([*((one.job, one.demand) for one in there), ("", demand)], key=lambda one: str(one[1].workload))
-    slower = {job: speed.mean for (job, _), speed in zip(new, after, strict=True)}
-    found = []
-    for number, one in enumerate(old):
-        job = names.get(one.job, "")
-        visible = bool(job) and sight.sees_job(job)
-        found.append(
+        node=place.node if is_seen else A_NODE,
+        gpus=place.gpus if is_seen else (),
+        speed=min(own) if own else None,
+        neighbours=tuple(
             Neighbour(
-                job=job if visible else "",
-                name=job.partition("/")[2] if visible else OTHER,
-                before=round(1.0 if before is None else before[number].mean, 3),
-                after=round(slower[one.job], 3),
+                job=names[one.job],
+                name=names[one.job].partition("/")[2] or OTHER,
+                before=None if one.before is None else round(one.before.mean, 3),
+                after=round(one.after.mean, 3),
             )
-        )
-    return round(slower[""], 3), found
+            for one in here
+            if one.job != NEW
+        ),
+        text="it would go here" if chosen is not None else "it would fit here, too",
+    )
 
 
 def wished_pod(wish: WhatIf, namespace: str, codec: Settings) -> Pod:

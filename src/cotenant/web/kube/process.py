@@ -102,8 +102,7 @@ class ClusterPages:
             history=history,
             actions=actions,
         )
-        self._templates = environment()
-        self._templates.globals["base"] = ""
+        self._templates = environment("")
         self.access = ClusterAccess(
             Reviewer(self._reviews),
             namespaces=lambda: {namespace for namespace, _ in self.watch.pods},

@@ -4,8 +4,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -37,6 +37,11 @@ from cotenant.web.model import (
 )
 from cotenant.web.source import AbsentError, ForbiddenError
 
+SUGGESTED_S = 10.0
+"""How long the suggestions for a pod count: a search may take some tenths of a second."""
+MOST_SUGGESTED = 200
+"""Pods whose suggestions are kept."""
+
 
 class ClusterSource:
     """Implements `Source` for a cluster."""
@@ -54,13 +59,14 @@ class ClusterSource:
     ) -> None:
         self._watch, self._picture, self._events, self._as_viewer = watch, picture, events, as_viewer
         self._errors, self._history, self._actions = errors, history, actions
+        self._suggested: dict[str, tuple[float, tuple[str, ...]]] = {}
 
     async def snapshot(self, viewer: Viewer) -> Overview:
         """Return the present state."""
         self._check_ready()
         return self._picture.overview(_guest(viewer).sight)
 
-    def changes(self) -> AsyncIterator[None]:
+    def changes(self) -> AsyncGenerator[None, None]:
         """Yield when something may have changed."""
         return self._watch.changes()
 
@@ -82,7 +88,12 @@ class ClusterSource:
         why = self._watch.placer.reasons.why(pod)
         seen = [node.name for node in self._picture.overview(sight).nodes]
         reason = row.reason if why.fits and why.waits is None else sentence(why) or row.reason
-        return replace(detail, row=replace(row, reason=reason), verdicts=verdicts(why, sight, seen))
+        return replace(
+            detail,
+            row=replace(row, reason=reason),
+            verdicts=verdicts(why, sight, seen),
+            would_fit=await self._would_fit(pod),
+        )
 
     async def charts(self, viewer: Viewer, job: str) -> Charts:
         """Return the charts of one pod."""
@@ -91,12 +102,13 @@ class ClusterSource:
             return Charts()
         return await asyncio.to_thread(charts_of, self._history, row.id, row.limit_mib)
 
-    async def logs(self, viewer: Viewer, job: str) -> AsyncIterator[LogPiece]:
+    async def logs(self, viewer: Viewer, job: str) -> AsyncGenerator[LogPiece, None]:
         """Yield the output of a pod, read with the viewer's own token."""
         guest = _guest(viewer)
         pod, _ = self._find(guest.sight, job)
-        async for piece in self._as_viewer.output(guest.token, pod):
-            yield piece
+        async with aclosing(self._as_viewer.output(guest.token, pod)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def whatif(self, viewer: Viewer, wish: WhatIf) -> WhatIfAnswer:
         """Return where a pod would go."""
@@ -107,7 +119,7 @@ class ClusterSource:
         if not sight.sees(namespace):
             raise ForbiddenError(f"you may not list the pods of namespace {namespace!r}; name another one")
         seen = [node.name for node in self._picture.overview(sight).nodes]
-        return what_if(wish, namespace, self._watch, sight, seen)
+        return await what_if(wish, namespace, self._watch, sight, seen)
 
     async def day(self, viewer: Viewer) -> Day | None:
         """Return the last 24 hours."""
@@ -147,6 +159,18 @@ class ClusterSource:
                 await asyncio.to_thread(self._history.record, time.time(), list(samples(self._picture)))
             except CotenantError as error:
                 self._errors.report("history", str(error))
+
+    async def _would_fit(self, pod: Pod) -> tuple[str, ...]:
+        """What would let a pod start, in words that its namespace may read; searched for once in a while."""
+        uid, now = pod.metadata.uid, time.monotonic()
+        known = self._suggested.pop(uid, None)
+        if known is None or now - known[0] > SUGGESTED_S:
+            found, _ = await self._watch.foresight.suggestions(pod)
+            known = time.monotonic(), tuple(one.text for one in found)
+        self._suggested[uid] = known  # the most recent last
+        if len(self._suggested) > MOST_SUGGESTED:
+            del self._suggested[next(iter(self._suggested))]
+        return known[1]
 
     def _find(self, sight: Sight, job: str) -> tuple[Pod, JobRow]:
         """The pod of an id; AbsentError also if the viewer may not know that it exists."""

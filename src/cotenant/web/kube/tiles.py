@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 from cotenant.core.cluster import Node as PlacedNode
 from cotenant.core.footprint import claims
-from cotenant.core.isolation import Rung
+from cotenant.core.isolation import LADDER, Rung
 from cotenant.core.links import link_word
 from cotenant.core.model import Claim, Gpus
+from cotenant.core.model import Gpu as PlacedGpu
 from cotenant.core.model import Tenant as PlacedTenant
 from cotenant.core.sharing.orders import company, tenants_on
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Node, Pod
+from cotenant.kube.api.objects import Node
+from cotenant.kube.codec.annotations import rung_of
 from cotenant.kube.codec.inventory import AWAY, NOT_KNOWN, MemoryInUse, machine_type, used_of
-from cotenant.kube.codec.isolation import is_enforced
-from cotenant.kube.codec.settings import isolation_in
 from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.state.allocation import Allocation
 from cotenant.node.devices.vendors import Vendor
@@ -71,7 +71,7 @@ def tile_of(node: Node, watch: ClusterWatch) -> Tile | None:
             used_mib=MiB(use.mib[gpu.uuid]) if gpu.healthy and gpu.uuid in use.mib else None,
             health=Health.FAULT if not gpu.healthy else Health.CORDONED if gpu.cordoned else Health.OK,
             note=None if gpu.healthy else "the driver reports a fault, or no longer reports the GPU",
-            rungs=_rungs(gpu.mig is not None, vendor),
+            rungs=_rungs(gpu) if vendor.row.preload else (),
             mig=gpu.mig,
             tenants=tuple(
                 _tenant(one, known.get(one.job), taken[one.job][index], speeds.get(one.job, NO_SPEEDS), watch, use)
@@ -102,25 +102,13 @@ def _tenant(
         compute=claim.compute,
         speed=speeds.measured,
         predicted=speeds.predicted,
-        rung=rung_of(pod, one, its, watch),
+        rung=None if pod is None or its is None else rung_of(pod, its.record, its.vendor, watch.codec),
         batch=speeds.batch,
     )
 
 
-def rung_of(pod: Pod | None, tenant: PlacedTenant, its: Allocation | None, watch: ClusterWatch) -> str | None:
-    """What holds a pod to its limits."""
-    if tenant.demand.rung is not None:
-        return str(tenant.demand.rung)
-    if pod is None or its is None or its.vendor is None:
-        return None
-    allowed = isolation_in(its.namespace, watch.codec)
-    enforced = is_enforced(pod.metadata.annotations, allowed) and its.vendor.row.preload
-    return str(Rung.PRELOAD if enforced else Rung.NONE)
-
-
-def _rungs(is_instance: bool, vendor: Vendor) -> tuple[str, ...]:
-    own = (str(Rung.MIG),) if is_instance else ()
-    return (*own, *((str(Rung.PRELOAD),) if vendor.row.preload else ()), str(Rung.NONE))
+def _rungs(gpu: PlacedGpu) -> tuple[str, ...]:
+    return tuple(str(rung) for rung in (Rung.MIG, *LADDER) if rung in gpu.rungs or (rung is Rung.MIG and gpu.mig))
 
 
 def _speeds(placed: PlacedNode, known: Mapping[str, Allocation], profiles: Profiles) -> dict[str, Speeds]:

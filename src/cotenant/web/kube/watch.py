@@ -8,7 +8,7 @@ the same profiles.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -19,9 +19,16 @@ from cotenant.kube.api.objects import Node, Pod, containers_of, resources_of
 from cotenant.kube.api.reflector import Key, Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.profiles import PROFILES, WorkloadProfile
+from cotenant.kube.scheduler.events import EventRecorder
+from cotenant.kube.scheduler.foresight import Foresight
+from cotenant.kube.scheduler.gangs import Gangs
+from cotenant.kube.scheduler.ladder import Ladder
+from cotenant.kube.scheduler.lease import SoleLeader
+from cotenant.kube.scheduler.offers import OfferedNodes
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.quota import QUOTAS, Quotas
+from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.state.cluster import ClusterState
 
@@ -51,7 +58,8 @@ class ClusterWatch:
     ) -> None:
         self.settings, self._errors = settings, errors
         self.profiles = Profiles(settings.defaults.memory_margin)
-        self.codec = replace(settings.codec(), measured_memory=self.profiles.memory_of)
+        ladder = Ladder(settings.isolation, lambda: self.state)
+        self.codec = replace(settings.codec(), measured_memory=self.profiles.memory_of, granted_rung=ladder.granted)
         self.state = ClusterState(self.codec, scheduler=settings.scheduler.name)
         self.quotas = Quotas(self.codec)
         self.placer = Placer(
@@ -74,6 +82,25 @@ class ClusterWatch:
         self._pods = Reflector(client, PODS, self._pod_changed, pace=pace, report=self._failed)
         self._quotas = Reflector(client, QUOTAS, self.quotas.quota_changed, pace=pace, report=self._failed)
         self._profiles = Reflector(client, PROFILES, self._profile_changed, pace=pace, report=self._log)
+        self.foresight = Foresight(self._shared(client))
+
+    def _shared(self, client: Client) -> Shared:
+        """What the scheduler's answers are computed from. Its parts that write are made, but never run."""
+        return Shared(
+            client=client,
+            settings=self.settings,
+            errors=self._errors,
+            signals=Signals(),
+            state=self.state,
+            quotas=self.quotas,
+            gangs=Gangs(self.state),
+            placer=self.placer,
+            offers=OfferedNodes(),
+            events=EventRecorder(client, self.settings.scheduler.name, self._errors),
+            pods=self._pods,
+            lead=SoleLeader(),
+            state_unready_reason=self.unready_reason,
+        )
 
     @property
     def nodes(self) -> Mapping[Key, Node]:
@@ -104,7 +131,7 @@ class ClusterWatch:
             return None
         return "The API server does not answer: what you see may be old. The pages go on by themselves."
 
-    async def changes(self) -> AsyncIterator[None]:
+    async def changes(self) -> AsyncGenerator[None, None]:
         """Yield at once, and then after changes; several at once are one."""
         woken = asyncio.Event()
         woken.set()  # there may have been a change before this was called
