@@ -147,10 +147,22 @@ struct si_settings {
 
 // A MIG instance, by its number as a device. The cards come first.
 struct si_instance {
-    uint32_t serial; // in its UUID; 0: there is no instance of this number
+    uint32_t group;  // number of the GPU instance; 0: there is none
+    uint32_t serial; // in its UUID; 0: the GPU instance has no compute instance, so no device is there
     int32_t card;
     uint32_t slices; // of the card's compute
+    uint32_t start, size; // slices of the card's memory; size 0: its profile is none of the card's, so it has no place
     char profile[SI_PROFILE];
+};
+
+// A kind of instance.
+struct si_shape {
+    unsigned number;  // by which NVML is asked for it
+    unsigned id;      // by which NVML knows it
+    unsigned slices;  // of compute
+    unsigned size;    // slices of memory
+    unsigned starts;  // bits: the slices of memory at which one can begin
+    bool media;       // with media extensions
 };
 
 // Physical memory that was exported as a file. It counts for its maker as long as that one holds it, and then for the
@@ -220,6 +232,10 @@ bool si_sees(int device);
 void si_make_instances(struct si_state *state);
 void si_partition(struct si_state *state, int card, const char *layout); // the lock is held
 unsigned si_compute_slices(int card); // the most instances that it can have
+const struct si_shape *si_shape(const struct si_state *state, int card, unsigned which); // NULL: it has no more
+void si_profile_name(const struct si_state *state, int card, const struct si_shape *shape, char name[SI_PROFILE]);
+bool si_fits(const struct si_state *state, int card, const struct si_shape *shape, unsigned start); // beside the others
+int si_add_group(struct si_state *state, int card, const char *profile, unsigned start, unsigned size); // -1: no room
 bool si_is_partitioned(int card);
 bool si_is_instance(int device);
 int si_card_of(int device); // of an instance; a card is its own

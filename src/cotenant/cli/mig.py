@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The command `mig plan`: which other MIG layouts would serve what waits, and who would have to leave."""
+"""The commands `mig plan` and `mig apply`: which other MIG layouts would serve what waits, who would have to leave, and
+how that is carried out."""
 
 import click
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from cotenant.cli.client import Client
 from cotenant.cli.options import output_option
 from cotenant.cli.output import render, table
-from cotenant.wire.local import MigPlan, MigPlanRequest
+from cotenant.wire.local import MigApplied, MigPlan, MigPlanRequest
 
 COLUMNS = (
     ("GPU", lambda one: one.gpu, False),
@@ -26,25 +27,67 @@ Examples:
 """
 
 
-@click.group(epilog="\b\nExample:\n  cotenant mig plan --want 1g.10gb\n")
-def mig() -> None:
-    """Plans MIG layouts."""
+APPLY_EPILOG = """\b
+Examples:
+  cotenant mig apply --want 3g.20gb
+  cotenant mig apply --want 3g.20gb --evict --yes -o json
+"""
+CHANGE_S = 600.0
+"""within which jobs leave and layouts are changed"""
 
-
-@mig.command(epilog=EPILOG)
-@click.option(
+want_option = click.option(
     "--want",
     multiple=True,
     metavar="PROFILE|MEMORY",
     help="One more request, after the jobs that wait: a profile (1g.10gb) or an amount (8GiB). Repeatable.",
 )
-@click.option("--evict", is_flag=True, help="Allow layouts for which running jobs would have to leave.")
+evict_option = click.option("--evict", is_flag=True, help="Allow layouts for which running jobs would have to leave.")
+
+
+@click.group(epilog="\b\nExample:\n  cotenant mig plan --want 1g.10gb\n")
+def mig() -> None:
+    """Plans MIG layouts, and carries plans out."""
+
+
+@mig.command(epilog=EPILOG)
+@want_option
+@evict_option
 @output_option
 def plan(want: tuple[str, ...], evict: bool, output: str) -> None:
-    """Prints which MIG layouts would serve the jobs that wait. It changes nothing: use nvidia-smi to carry it out."""
-    body = msgspec.json.encode(MigPlanRequest(want=want, evict=evict))
-    found = Client().post("/v1/mig/plan", MigPlan, body)
+    """Prints which MIG layouts would serve the jobs that wait. It changes nothing."""
+    found = _plan(want, evict)
     render(found, output, lambda wide: _draw(found, wide))
+
+
+@mig.command(epilog=APPLY_EPILOG)
+@want_option
+@evict_option
+@click.option("--yes", is_flag=True, help="Carry the plan out without asking.")
+@output_option
+def apply(want: tuple[str, ...], evict: bool, yes: bool, output: str) -> None:
+    """Carries out what `cotenant mig plan` with the same options prints: all of it, or nothing.
+
+    Jobs that must leave are stopped and queued again. Instances that other jobs or unknown processes use stay.
+    """
+    found = _plan(want, evict)
+    if not found.changes:
+        render(found, output, lambda wide: _draw(found, wide))
+        return
+    if not yes:
+        click.echo(table(found.changes, COLUMNS, False), err=True)
+        click.confirm("Change these layouts now?", abort=True, err=True)
+    done = Client(timeout_s=CHANGE_S).post("/v1/mig/apply", MigApplied, msgspec.json.encode(found))
+    render(done, output, lambda wide: _draw_applied(done, wide))
+
+
+def _plan(want: tuple[str, ...], evict: bool) -> MigPlan:
+    return Client().post("/v1/mig/plan", MigPlan, msgspec.json.encode(MigPlanRequest(want=want, evict=evict)))
+
+
+def _draw_applied(done: MigApplied, wide: bool) -> None:
+    click.echo(table(done.changes, COLUMNS, wide))
+    for job in done.left:
+        click.echo(f"{job}: left, and is queued again")
 
 
 def _draw(found: MigPlan, wide: bool) -> None:

@@ -36,6 +36,7 @@ from cotenant.wire.local import (
     GpuView,
     JobRequest,
     JobView,
+    MigApplied,
     MigPlan,
     MigPlanRequest,
     Problem,
@@ -166,6 +167,13 @@ async def mig_plan(engine: Engine, request: Request) -> Response:
     body = await bounded_body(request)
     options = decode(body, MigPlanRequest, "a request for a plan") if body else MigPlanRequest()
     return json_response(await engine.queries.mig_plan(options))
+
+
+async def mig_apply(engine: Engine, request: Request) -> Response:
+    plan = decode(await bounded_body(request), MigPlan, "a plan of MIG layouts")
+    if engine.mig is None:
+        raise InputError("these GPUs have no MIG layouts")
+    return json_response(await engine.mig.apply(plan))
 
 
 async def prune(engine: Engine, request: Request) -> Response:
@@ -349,6 +357,14 @@ ENDPOINTS = (
         takes_always=False,
     ),
     Endpoint("GET", "/v1/decisions", "Download the recorded decisions", decisions, query=(("since", "integer"),)),
+    Endpoint(
+        "POST",
+        "/v1/mig/apply",
+        "Carry out a plan of MIG layouts, all of it or nothing",
+        mig_apply,
+        MigApplied,
+        MigPlan,
+    ),
     Endpoint("POST", "/v1/prune", "Remove the files of jobs that have ended", prune, Pruned, PruneRequest),
     Endpoint("GET", "/v1/events", "Stream events", events, query=(("after", "integer"),)),
     Endpoint("GET", "/metrics", "Metrics for Prometheus, in its text format", metrics),

@@ -17,6 +17,7 @@ from cotenant.local import attempts
 from cotenant.local.isolation import JobIsolation
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.journal import Journal
+from cotenant.local.mig_layouts import Layouts
 from cotenant.node.containment import Containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.launch import Paths
@@ -50,6 +51,8 @@ class Resources:
     """samples of the last day; None: nothing is recorded"""
     decisions: DecisionRecorder | None = None
     """what was decided, to replay it; None: nothing is recorded"""
+    mig: Layouts | None = None
+    """reads and changes MIG layouts; None: the GPUs have none"""
     launch: Callable[[Path], None] = attempts.launch
     """starts the supervisor of a run folder; tests replace it"""
 

@@ -123,6 +123,7 @@ def run(options: Options) -> None:
             containment=find_containment(owner),
             slices=slices,
             isolation=_isolation(options, backend, slices),
+            mig=backend.mig_layouts if isinstance(backend, NvmlBackend) else None,
             history=_history(options, stack, notes),
             decisions=_decisions(options, stack, notes),
         )

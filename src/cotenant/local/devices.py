@@ -5,8 +5,9 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ class Devices:
     def __init__(self, backend: Backend, journal: Journal, isolation: JobIsolation | None = None) -> None:
         self._backend, self._journal, self._isolation = backend, journal, isolation
         self._cordoned: set[str] = set(stored_setting(journal, "cordoned", list[str], []))
+        self._reserved: set[str] = set()
+        """partitioned GPUs whose MIG instances take no new jobs, because their layout is being changed"""
         self._used: dict[str, JobUsage] = {}
         self.changed: Signal[[Machine]] = Signal()
         """a GPU was cordoned, uncordoned, or changed by itself"""
@@ -48,6 +51,8 @@ class Devices:
         """the use of the GPUs was read"""
         self.usage: dict[str, GpuUsage] = {}
         """by UUID"""
+        self.looks = 0
+        """how often the GPUs were read"""
         self._seen = backend.machine()
         self.machine = self._adjusted(self._seen)
         self._faults = backend.faults()
@@ -71,6 +76,17 @@ class Devices:
         self._cordoned = names
         self.adjust()
 
+    @contextmanager
+    def reserved(self, cards: Collection[str]) -> Iterator[None]:
+        """Meanwhile no job is placed on the MIG instances of these GPUs."""
+        self._reserved = set(cards)
+        self.adjust()
+        try:
+            yield
+        finally:
+            self._reserved = set()
+            self.adjust()
+
     def adjust(self) -> None:
         """The cordons changed, or the GPUs that MPS has closed."""
         self.machine = self._adjusted(self._seen)
@@ -92,6 +108,7 @@ class Devices:
                     self.looked.send(look.usage)
                     self._faults = look.faults
                     self._update(look.machine)
+                    self.looks += 1
                     pause = max(LOOK_EVERY_S, look.cpu_s / MOST_OF_A_CORE)
                 await asyncio.sleep(pause)
 
@@ -111,6 +128,8 @@ class Devices:
             self.inventory_changed.send()
 
     def _adjusted(self, machine: Machine) -> Machine:
-        gpus = tuple(replace(gpu, cordoned=gpu.uuid in self._cordoned) for gpu in machine.gpus)
+        gpus = tuple(
+            replace(gpu, cordoned=gpu.uuid in self._cordoned or gpu.card in self._reserved) for gpu in machine.gpus
+        )
         cordoned = replace(machine, gpus=gpus)
         return cordoned if self._isolation is None else self._isolation.of_machine(cordoned)

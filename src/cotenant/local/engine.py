@@ -51,6 +51,8 @@ from cotenant.local.lifecycle import (
     unreadable,
 )
 from cotenant.local.metrics import DaemonMetrics
+from cotenant.local.mig import MigChanges
+from cotenant.local.mig_layouts import LayoutChanges
 from cotenant.local.mps_watch import MpsWatch
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.pruning import EndedJob, Pruner
@@ -140,6 +142,10 @@ class Engine:
         self.mps = None
         if resources.isolation is not None:
             self.mps = MpsWatch(resources.isolation.mps, self._devices, self._tenants, self._launcher)
+        self.mig = None
+        if resources.mig is not None:
+            changes = LayoutChanges(resources.state, resources.mig)
+            self.mig = MigChanges(resources.mig, changes, self._devices, self._tenants, self._evict, self.events.record)
         self._subscribe()
 
     def _subscribe(self) -> None:
@@ -249,10 +255,14 @@ class Engine:
         """Places no new jobs on a GPU; its tenants run to their end, or are stopped and queued again."""
         view = self.cordon(name, True)
         for job in view.tenants if evict else ():
-            record = self._journal.job(job)
-            if record.state in ACTIVE and record.stop is None:
-                self._stop(record, StopRequested(Stop.EVICT, f"asked to leave GPU {view.index}, which is drained"))
+            self._evict(job, f"asked to leave GPU {view.index}, which is drained")
         return view
+
+    def _evict(self, job: str, why: str) -> None:
+        """Stops a job that runs, and queues it again."""
+        record = self._journal.job(job)
+        if record.state in ACTIVE and record.stop is None:
+            self._stop(record, StopRequested(Stop.EVICT, why))
 
     async def prune(self, request: PruneRequest) -> Pruned:
         """Removes the folders of ended jobs that are too old or use too much space; never those of other jobs."""
@@ -290,6 +300,8 @@ class Engine:
         # Check all jobs before changing anything, so that a refused start leaves everything as it was. Add all tenants
         # before the sweeps, which remove the groups and slices of every other job, and before `_adopt`, which may find
         # that a run has ended and remove its tenant again.
+        if self.mig is not None:
+            self.mig.recover()
         with suppress(JournalError):
             self._record_late_cancels()
         active = self._journal.jobs(ACTIVE, -1, None)

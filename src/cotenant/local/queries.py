@@ -45,6 +45,7 @@ from cotenant.local.lifecycle import (
     unreadable,
     with_stored_compute,
 )
+from cotenant.local.mig_layouts import slices_of
 from cotenant.local.runs import Runs
 from cotenant.local.tenants import Tenants
 from cotenant.local.tuner import read_history
@@ -197,7 +198,8 @@ class Queries:
         machine, tenants = self._devices.machine, self._tenants.cluster.at(0).tenants
         waiting = [(job.id, job.demand) for job in islice(self._queue.ordered, MOST_PLANNED)]
         wanted = [*waiting, *demands_wanted(request.want)]
-        plan = await asyncio.to_thread(repartition, machine, tenants, wanted, evict=request.evict)
+        slices = await asyncio.to_thread(slices_of, self._resources.mig, machine)
+        plan = await asyncio.to_thread(repartition, machine, tenants, wanted, evict=request.evict, slices=slices)
         return MigPlan(
             changes=tuple(
                 MigChange(gpu=one.gpu, type=one.type, now=one.now, then=one.then, serves=one.serves, leave=one.leave)

@@ -221,6 +221,14 @@ class MigPlan(msgspec.Struct, frozen=True, kw_only=True):
     """why no layout serves it, by job"""
 
 
+class MigApplied(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that was carried out."""
+
+    changes: tuple[MigChange, ...]
+    left: tuple[str, ...] = ()
+    """jobs that had to leave, and are queued again"""
+
+
 def demands_wanted(wanted: tuple[str, ...]) -> list[tuple[str, Demand]]:
     """The demands that `want` names, each with its name; equal ones are numbered."""
     found = []

@@ -3,18 +3,21 @@
 """A plan of other MIG layouts, by which requests that wait would be served, and who would have to leave for it.
 
 Requests are served in order. Each takes a free instance if one serves it, else the layout that removes the fewest free
-instances, else, if that is allowed, the layout for which the fewest tenants must leave. At which slices the instances
-of a GPU are is not known: a layout is possible if all its instances can be placed in some way.
+instances, else, if that is allowed, the layout for which the fewest tenants must leave. If it is known at which slices
+the instances of a GPU are, those with tenants stay there; otherwise a layout is possible if all its instances can be
+placed in some way.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import NamedTuple
 
 from cotenant.core.model import Demand, Gpu, Machine, Tenant
 from cotenant.core.placement.checks import type_allowed
 from cotenant.core.placement.layouts import Profile, base_name, can_coexist, partitioned_type, profiles_of
 from cotenant.core.placement.mig import may_use, must_be_whole
+from cotenant.core.placement.mig_moves import Place, Placed, can_be_placed
 from cotenant.core.units import WHOLE_GPU, MiB
 
 NOT_FOR_MIG = "no instance can serve it: it needs a whole GPU, several, a percentage of the memory or exclusive use"
@@ -32,10 +35,21 @@ class Instance:
     tenants: tuple[Tenant, ...] = ()
     serves: str | None = None
     """the request that would get it"""
+    start: int | None = None
+    """the slice of memory at which it begins; None: it is not known, or not made yet"""
 
     @property
     def is_free(self) -> bool:
         return not self.tenants and self.serves is None
+
+
+class Slices(NamedTuple):
+    """What the driver says of the slices of one GPU."""
+
+    places: Mapping[str, Place]
+    """by profile"""
+    starts: Mapping[str, int]
+    """by the UUID of an instance"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +89,8 @@ class _Gpu:
     """memory, if it is not partitioned and has no tenant"""
     leave: tuple[str, ...] = ()
     is_changed: bool = False
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """empty: not known"""
 
 
 @dataclass
@@ -84,10 +100,18 @@ class _State:
 
 
 def repartition(
-    machine: Machine, tenants: Sequence[Tenant], requests: Iterable[tuple[str, Demand]], *, evict: bool = False
+    machine: Machine,
+    tenants: Sequence[Tenant],
+    requests: Iterable[tuple[str, Demand]],
+    *,
+    evict: bool = False,
+    slices: Mapping[str, Slices] | None = None,
 ) -> RepartitionPlan:
-    """The plan for these requests, in this order; with `evict`, tenants of no higher priority may have to leave."""
-    state = _State({gpu.uuid: gpu for gpu in _gpus(machine, tenants)})
+    """The plan for these requests, in this order; with `evict`, tenants of no higher priority may have to leave.
+
+    `slices` has what the driver says of some of the GPUs, by UUID.
+    """
+    state = _State({gpu.uuid: gpu for gpu in _gpus(machine, tenants, slices or {})})
     unserved: dict[str, str] = {}
     for name, demand in requests:
         why = _serve(state, name, demand, evict)
@@ -109,7 +133,7 @@ def repartition(
     return RepartitionPlan(changes=tuple(changes), served=served, unserved=unserved)
 
 
-def _gpus(machine: Machine, tenants: Sequence[Tenant]) -> Iterable[_Gpu]:
+def _gpus(machine: Machine, tenants: Sequence[Tenant], slices: Mapping[str, Slices]) -> Iterable[_Gpu]:
     """Those that are partitioned first, then those that could be."""
     parts: dict[str, list[tuple[int, Gpu]]] = {}
     kept = set()
@@ -126,18 +150,22 @@ def _gpus(machine: Machine, tenants: Sequence[Tenant]) -> Iterable[_Gpu]:
             continue
         kind, now = partitioned_type(own[0][1]), tuple(gpu.mig or "" for _, gpu in own)
         profiles = {one.name: one for one in profiles_of(kind, present=now)}
+        places, starts = slices.get(uuid, Slices({}, {}))
+        if not all(gpu.uuid in starts for _, gpu in own):
+            places = {}
         instances = tuple(
             # Its real amounts, which the driver knows better.
             Instance(
                 gpu.mig or "",
                 profiles[base_name(gpu.mig or "")]._replace(memory=gpu.memory_capacity, compute=gpu.compute_capacity),
                 tuple(one for one in tenants if i in one.gpus),
+                start=starts.get(gpu.uuid),
             )
             for i, gpu in own
             if base_name(gpu.mig or "") in profiles
         )
         if len(instances) == len(own):
-            yield _Gpu(uuid, kind, tuple(profiles.values()), now, instances)
+            yield _Gpu(uuid, kind, tuple(profiles.values()), now, instances, places=places)
     for i, gpu in enumerate(machine.gpus):
         idle = gpu.healthy and not gpu.cordoned and not any(i in one.gpus for one in tenants)
         if gpu.mig is None and gpu.card is None and idle and (found := profiles_of(gpu.type, gpu.memory)):
@@ -217,14 +245,28 @@ def _instead_of_tenants(gpu: _Gpu, request: str, demand: Demand) -> tuple[tuple[
 
 def _with_free(gpu: _Gpu, needed: Sequence[Instance]) -> _Gpu | None:
     """The GPU with these instances, and with as many of its free ones as can stay; None if even these do not fit."""
-    if not can_coexist(gpu.type, [one.profile for one in needed]) or _with_media(needed) > 1:
+    if not _can_coexist(gpu, needed):
         return None
     chosen = list(needed)
     for one in gpu.instances:
         more = [*chosen, one]
-        if one.is_free and can_coexist(gpu.type, [other.profile for other in more]) and _with_media(more) <= 1:
+        if one.is_free and _can_coexist(gpu, more):
             chosen = more
     return replace(gpu, instances=tuple(chosen), is_changed=True)
+
+
+def _can_coexist(gpu: _Gpu, instances: Sequence[Instance]) -> bool:
+    """Those with tenants stay where they are, if that is known; the others can be made again elsewhere."""
+    if _with_media(instances) > 1:
+        return False
+    if not gpu.places:
+        return can_coexist(gpu.type, [one.profile for one in instances])
+    fixed = [
+        Placed(one.name, one.start, gpu.places[one.name].size)
+        for one in instances
+        if one.tenants and one.start is not None and one.name in gpu.places
+    ]
+    return can_be_placed([one.name for one in instances if not one.tenants], fixed, gpu.places)
 
 
 def _with_media(instances: Sequence[Instance]) -> int:

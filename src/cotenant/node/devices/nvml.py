@@ -28,6 +28,7 @@ from cotenant.node.devices.counters import Counters
 from cotenant.node.devices.health import RECOVERY, Health
 from cotenant.node.devices.links import Bus, numa_node
 from cotenant.node.devices.memory_limits import MemoryLimits
+from cotenant.node.devices.nvml_layout import MigLayouts
 from cotenant.node.devices.nvml_links import bus_of, linked_pairs
 from cotenant.node.devices.nvml_mig import instances_of, is_partitioned, read_instance
 from cotenant.node.devices.nvml_processes import read_processes
@@ -139,6 +140,7 @@ class NvmlBackend:
         self._unanswered = {getattr(library, f"NVML_ERROR_{name}", None) for name in _UNANSWERED}
         self.modes = ComputeModes(library)
         self.memory_limits = MemoryLimits(library)
+        self.mig_layouts = MigLayouts(library)
         self._events: Handle | None = None
         self._links: LinkMatrix | None = None
         self._linked: tuple[str, ...] = ()

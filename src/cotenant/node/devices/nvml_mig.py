@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The MIG instances of a partitioned NVIDIA GPU, as NVML lists them. Making and removing them is left to nvidia-smi."""
+"""The MIG instances of a partitioned NVIDIA GPU, as NVML lists them; `nvml_layout.py` makes and removes them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
