@@ -100,13 +100,13 @@ def test_a_plan_says_which_layout_would_serve_what_waits(daemon: Daemon) -> None
     until(lambda: daemon.job(runs.id).gpus)
     waits = submit_probe(daemon, "10", "10", mig="1g.5gb", memory=None)
     os.environ["COTENANT_STATE"] = str(daemon.state)
-    result = CliRunner().invoke(mig, ["plan", "--want", "2g.10gb", "-o", "json"])
+    result = CliRunner().invoke(mig, ["plan", "--want", "1g.5gb", "-o", "json"])
     assert result.exit_code == 0, result.output
     plan = msgspec.json.decode(result.output, type=MigPlan)
     (change,) = plan.changes
     assert (change.gpu, change.now) == ("GPU-00000000-0000-0000-0000-000000000001", ("1g.5gb", "3g.20gb"))
-    assert sorted(change.then) == ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"], "all that is there can stay"
-    assert (change.serves, change.leave, plan.unserved) == ((waits.id, "2g.10gb"), (), {})
+    assert sorted(change.then) == ["1g.5gb", "1g.5gb", "1g.5gb", "3g.20gb"], "all that is there can stay"
+    assert (change.serves, change.leave, plan.unserved) == ((waits.id, "1g.5gb"), (), {})
     result = CliRunner().invoke(mig, ["plan", "--want", "7g.40gb", "--evict"])
     assert "not partitioned" in result.output, "the other GPU is free"
     assert CliRunner().invoke(mig, ["plan", "--want", "large"]).exit_code != 0
