@@ -78,7 +78,7 @@ class Layouts:
         return subprocess.run(words, env=settings, capture_output=True, text=True, timeout=60, check=False)
 
     def said(self, action: str, then: str = "", **env: str) -> str:
-        done = self.run(action, then, **env)
+        done = self.run(action, then, 0, **env)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
