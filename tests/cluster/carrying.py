@@ -16,7 +16,7 @@ from cotenant.kube.codec.inventory import ORPHANS, USED
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.chaos import CARDS, ENDS, FAILS, STAYS, Action, Create, Delete, Fault, Kill, Plan, PlannedPod
 from tests.cluster.checker import Checker
-from tests.cluster.counting import ENDED
+from tests.cluster.counting import ENDED, ISOLATION
 from tests.cluster.engine import Engine
 from tests.cluster.faults import Faults
 from tests.cluster.machine import Machine
@@ -34,7 +34,7 @@ RECOVERS_S = 45.0
 SETTLES_S = 240.0
 AGAIN_S = 0.3
 AT_ONCE = 64
-ON_NODES = ("kubelet", "containerd", "agent")
+ON_NODES = ("kubelet", "containerd", "agent", "mps")
 DOES = {
     STAYS: "time.sleep(600)",
     ENDS: "time.sleep({after_s})",
@@ -116,7 +116,13 @@ class Run:
         name = self._now[planned.name]
         apps, first = containers_for(planned)
         make = partial(
-            create_pod, self._engine.cluster, name, *apps, initContainers=first, restartPolicy=planned.restarts
+            create_pod,
+            self._engine.cluster,
+            name,
+            *apps,
+            annotations={ISOLATION: planned.rung} if planned.rung else {},
+            initContainers=first,
+            restartPolicy=planned.restarts,
         )
         self._insisting(make)
 

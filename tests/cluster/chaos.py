@@ -7,7 +7,7 @@ at the same times, and the same parts fail.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -27,6 +27,7 @@ NODE_PROGRAMS = {
     "kubelet": ("kill", "away", "hang"),
     "containerd": ("kill", "away", "hang"),
     "agent": ("kill", "hang"),
+    "mps": ("kill",),
 }
 OTHERS = {
     "kube-apiserver": ("kill", "away", "hang"),
@@ -56,6 +57,8 @@ class PlannedPod:
     after_s: float = 0.0
     """seconds from its start until it ends or fails"""
     restarts: str = "Never"
+    rung: str = ""
+    """of the isolation ladder, that it wishes for"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ def plan_for(seed: int, pods: int) -> Plan:
     for number in range(pods):
         if random.random() < 0.6:  # the others are created together with the one before
             at += random.uniform(0.0, 2 / 0.6 / PODS_EACH_S)
-        planned = _planned_pod(random, f"p{number}")
+        planned = _on_rung(Random(f"{seed} {number}"), _planned_pod(random, f"p{number}"))
         actions += [Create(at, planned), *_later(random, planned, at, lasts_s)]
     actions += _faults(random, at)
     in_order = sorted(actions, key=lambda one: one.at)
@@ -143,6 +146,13 @@ def _planned_pod(random: Random, name: str) -> PlannedPod:
     after_s = 0.0 if outcome == STAYS else round(random.uniform(0.0, 4.0), 1)
     restarts = random.choices(("Never", "OnFailure", "Always"), (6, 2, 2))[0] if outcome == STAYS else "Never"
     return PlannedPod(name=name, tenants=_tenants(random), outcome=outcome, after_s=after_s, restarts=restarts)
+
+
+def _on_rung(random: Random, planned: PlannedPod) -> PlannedPod:
+    """One in four is a client of MPS, unless a container has two cards; some say that they are none."""
+    rung = random.choices(("", "mps", "preload"), (65, 25, 10))[0]
+    several = any(tenant.limits.get("nvidia.com/gpu", 1) > 1 for tenant in planned.tenants)
+    return planned if several else replace(planned, rung=rung)
 
 
 def _tenants(random: Random) -> tuple[Tenant, ...]:
@@ -190,7 +200,7 @@ def _in_words(action: Action) -> str:
         case Create(at, planned):
             wanted: Any = [{tenant.kind: dict(tenant.limits)} for tenant in planned.tenants]
             ends = f"{planned.outcome} after {planned.after_s}, restarts {planned.restarts}"
-            return f"{at:7.2f} create {planned.name} {wanted}, {ends}"
+            return f"{at:7.2f} create {planned.name} {wanted} {planned.rung}, {ends}"
         case Delete(at, name, force):
             return f"{at:7.2f} delete {name}{' by force' if force else ''}"
         case Kill(at, name):

@@ -26,6 +26,7 @@ from tests.cluster.counting import (
     overbooked,
     requests_of,
     wants_cards_alone,
+    wants_mps,
 )
 
 INVENTORY, ORPHANS = "cotenant.io/inventory", "cotenant.io/orphans"
@@ -49,6 +50,8 @@ class Process(NamedTuple):
     """its limit in MiB on each card, by its variables"""
     compute: int
     """thousandths of each; 0: it has no limit"""
+    mps: bool = False
+    """whether it is a client of MPS, by its variables"""
 
 
 class Gone(NamedTuple):
@@ -189,6 +192,11 @@ class Checker:
                 [one["room"] for one in seen.get("rooms", [])],
                 [share.memory for share in shares],
             ),
+            "isolation": (
+                seen["variables"].get("COTENANT_ISOLATION"),
+                ("mps" if shares[0].mps else "preload") if shares else None,
+            ),
+            "pipe of MPS": ("CUDA_MPS_PIPE_DIRECTORY" in seen["variables"], any(share.mps for share in shares)),
             "library": (bool(seen["preloaded"]), bool(shares)),
         }
         for what, (is_so, should_be) in facts.items():
@@ -225,6 +233,8 @@ class Checker:
             words = ", ".join(sorted(f"{self._name(one.pod)}/{one.container}" for one in here))
             if memory > capacity.memory or compute > ALL_COMPUTE or len(here) > capacity.slots:
                 self.wrong(f"{card} on {node}: {memory} MiB, {compute} compute, {len(here)} slots in use by {words}")
+            if len({one.mps for one in here}) > 1:
+                self.wrong(f"{card} on {node}: clients of MPS and others, in use by {words}")
             alone = {one.pod for one in here if one.pod in self.given and self.given[one.pod].alone}
             if alone and len({one.pod for one in here}) > 1:
                 self.wrong(f"{card} on {node}: one pod should have it alone, in use by {words}")
@@ -349,6 +359,8 @@ def _not_as_requested(pod: Json, given: Given, capacities: Mapping[str, Capacity
         if not cards <= capacities.keys():
             return f"{name} was given {sorted(cards - capacities.keys())}, which its node does not have"
         for share in part.shares:
+            if share.mps != wants_mps(pod):
+                return f"{name} was given {share}, and its wish for MPS is {wants_mps(pod)}"
             if (share.memory, share.compute) != request.on(capacities[share.card]):
                 return f"{name} requested {request}, was given {share}"
     return None

@@ -17,6 +17,7 @@ Json = dict[str, Any]
 ASSIGNMENT = "cotenant.io/assignment"
 NAMES = "cotenant.io/containers"
 ALL_COMPUTE = 1000
+ISOLATION = "cotenant.io/isolation"
 ENDED = ("Succeeded", "Failed")
 WORDS = ("gpu", "gpumem", "gpumem-percentage", "gpucores")
 
@@ -53,6 +54,8 @@ class Share(NamedTuple):
     card: str
     memory: int
     compute: int
+    mps: bool = False
+    """whether it is a client of MPS"""
 
 
 class Part(NamedTuple):
@@ -123,6 +126,11 @@ def wants_cards_alone(pod: Json) -> bool:
     return all(request.compute == ALL_COMPUTE for _, _, request in requests_of(pod))
 
 
+def wants_mps(pod: Json) -> bool:
+    """Whether its containers are to be clients of MPS."""
+    return bool(pod["metadata"].get("annotations", {}).get(ISOLATION) == "mps")
+
+
 def given_to(pod: Json) -> Given | None:
     """What the annotation of a pod assigns; ValueError if it cannot be read."""
     annotations = pod["metadata"].get("annotations", {})
@@ -134,7 +142,10 @@ def given_to(pod: Json) -> Given | None:
             Part(
                 names[one["number"]],
                 one.get("kind", "app"),
-                tuple(Share(share["gpu"], share["memory"], share["compute"]) for share in one["gpus"]),
+                tuple(
+                    Share(share["gpu"], share["memory"], share["compute"], share.get("rung") == "mps")
+                    for share in one["gpus"]
+                ),
             )
             for one in assigned["containers"]
         ]
@@ -172,7 +183,10 @@ def overbooked(capacities: Mapping[str, Capacity], holders: Sequence[Given]) -> 
     sums: dict[str, Sum] = {}
     tenants: Counter[str] = Counter()
     alone: set[str] = set()
+    by_mps: dict[str, set[bool]] = {}
     for one in holders:
+        for share in (share for part in one.parts for share in part.shares):
+            by_mps.setdefault(share.card, set()).add(share.mps)
         for card, taken in peak(one.parts).items():
             sums[card] = sums.get(card, Sum()).plus(taken)
             tenants[card] += 1
@@ -191,6 +205,8 @@ def overbooked(capacities: Mapping[str, Capacity], holders: Sequence[Given]) -> 
         ]
         if card in alone and tenants[card] > 1:
             found.append(f"{card}: {tenants[card]} pods, one of which has it alone")
+        if len(by_mps[card]) > 1:
+            found.append(f"{card}: clients of MPS and others")
     return found
 
 
@@ -206,7 +222,7 @@ def _as_given(
     pod: Json, requests: Sequence[tuple[str, str, Request]], capacities: Mapping[str, Capacity], chosen: Any
 ) -> Given:
     parts = [
-        Part(name, kind, tuple(Share(card, *request.on(capacities[card])) for card in cards))
+        Part(name, kind, tuple(Share(card, *request.on(capacities[card]), wants_mps(pod)) for card in cards))
         for (name, kind, request), cards in zip(requests, chosen, strict=True)
     ]
     return Given(pod["metadata"]["uid"], "", wants_cards_alone(pod), tuple(parts))

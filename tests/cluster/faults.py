@@ -16,7 +16,12 @@ from tests.cluster.chaos import Fault
 from tests.cluster.engine import Engine
 from tests.cluster.machine import Machine
 
-IN_CONTAINERS = {"agent": "kube agent", "scheduler": "kube scheduler", "kube-scheduler": f"--secure-port={HEALTH_PORT}"}
+IN_CONTAINERS = {
+    "agent": "kube agent",
+    "mps": "nvidia-cuda-mps-control -d",
+    "scheduler": "kube scheduler",
+    "kube-scheduler": f"--secure-port={HEALTH_PORT}",
+}
 """words of the command lines of what runs in pods; kubelet starts it again"""
 
 
@@ -32,7 +37,7 @@ class Faults:
 
     def find_all(self) -> None:
         """While all is well: a blow at what is never found would hit nobody, and nothing would be seen of it."""
-        for part in IN_CONTAINERS:
+        for part in IN_CONTAINERS.keys() - {"mps"}:  # which is there with its first client
             for machine in self.engine.cluster.machines:
                 wait_for(f"{part} of {machine.name}", partial(self._found, part, machine.name))
 
@@ -70,7 +75,7 @@ class Faults:
         return contextlib.nullcontext()
 
     def _running(self, part: str, node: str) -> list[tuple[Machine, int]]:
-        machines = [self.engine.machine(node)] if part == "agent" else self.engine.cluster.machines
+        machines = [self.engine.machine(node)] if part in ("agent", "mps") else self.engine.cluster.machines
         return [(machine, pid) for machine in machines for pid in machine.processes(IN_CONTAINERS[part])]
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.node.devices.vendors import Vendor, vendor_of_type
+from cotenant.node.mps_daemon import CONTROL
 from tests.native import kit
 
 RUNTIME = Path(__file__).with_name("runtime.py")
@@ -35,6 +36,10 @@ class GpuModel(NamedTuple):
     numa: int | None = None
     nvlinks: str = ""
     """what is at the far ends: `1+1` is two links to GPU 1, `s0` one to NVSwitch 0"""
+    mig: str = "-"
+    """profiles of its MIG instances, with slashes between them; `-`: not in MIG mode"""
+    capability: str = "8.0"
+    """compute capability"""
 
 
 def uuid(node: int, index: int) -> str:
@@ -44,6 +49,19 @@ def uuid(node: int, index: int) -> str:
 
 def _first(node: int) -> int:
     return MOST * (node - 1) + 1
+
+
+def instance_uuid(node: int, index: int, number: int) -> str:
+    """The UUID of a MIG instance of a node's card; instances of all cards of a node count from 1."""
+    return f"MIG-00000000-0000-0000-{number:04x}-{_first(node) + index:012x}"
+
+
+def _mps(folder: Path) -> Path:
+    """The stand-in of MPS, as a program for containers."""
+    program = folder / CONTROL
+    program.write_text(f"#!/usr/bin/python3 -IS\n{(kit.NATIVE / 'standin' / 'mps_control.py').read_text()}")
+    program.chmod(0o755)
+    return program
 
 
 def write_runtime(folder: Path, node: int, cards: Sequence[GpuModel], runc: Path) -> Path:
@@ -56,6 +74,7 @@ def write_runtime(folder: Path, node: int, cards: Sequence[GpuModel], runc: Path
                 "driver": str(kit.standin()),
                 "variable": vendor.row.runtime_variable,
                 "brought": BROUGHT[vendor],
+                "programs": [str(_mps(folder))] if vendor is Vendor.NVIDIA else [],
                 "libraries": LIBRARIES[platform.machine()],
                 "uuids": [uuid(node, index) for index in range(len(cards))],
                 "settings": {
@@ -65,6 +84,8 @@ def write_runtime(folder: Path, node: int, cards: Sequence[GpuModel], runc: Path
                     "STANDIN_MEMORY_MIB": ",".join(str(card.memory_mib) for card in cards),
                     "STANDIN_NUMA": ",".join("-1" if card.numa is None else str(card.numa) for card in cards),
                     "STANDIN_NVLINKS": ",".join(card.nvlinks for card in cards),
+                    "STANDIN_MIG": ",".join(card.mig for card in cards),
+                    "STANDIN_CAPABILITY": ",".join(card.capability for card in cards),
                     "STANDIN_BACKING": "none",
                 },
             }

@@ -174,6 +174,7 @@ def tenants(machine: Machine) -> Iterator[Process]:
                     visible=variables.get("NVIDIA_VISIBLE_DEVICES", "all"),
                     memory=_limits(variables),
                     compute=10 * int(variables.get("CUDA_DEVICE_SM_LIMIT", "0")),
+                    mps="CUDA_MPS_PIPE_DIRECTORY" in variables,
                 )
 
 

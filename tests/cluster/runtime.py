@@ -39,13 +39,17 @@ def give_gpus(config: dict[str, Any], node: dict[str, Any]) -> str | None:
     if named in ("", "void"):
         return None
     for word in [] if named in ("all", "none") else named.split(","):
-        if word not in node["uuids"] and word not in map(str, range(len(node["uuids"]))):
+        known = (*node["uuids"], *map(str, range(len(node["uuids"]))))
+        if not word.startswith("MIG-") and word not in known:
             return f"device error: {word}: unknown device"
     set_variables(config["process"], node)
     options = ["bind", "rprivate", "nosuid"]
     for name in node["brought"]:
         source, place = f"{node['driver']}/{name}", f"{node['libraries']}/{name}"
         config["mounts"].append({"source": source, "destination": place, "type": "bind", "options": [*options, "ro"]})
+    for program in node["programs"]:
+        place = f"/usr/bin/{os.path.basename(program)}"
+        config["mounts"].append({"source": program, "destination": place, "type": "bind", "options": [*options, "ro"]})
     config["mounts"].append({"source": STATE, "destination": STATE, "type": "bind", "options": [*options, "rw"]})
     return None
 

@@ -86,6 +86,15 @@ def take(mib: int) -> int:
     return int(cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_uint64(mib * MIB)))
 
 
+def fault() -> int:
+    """A kernel with a fatal exception on the first GPU; CUDA's answer."""
+    cuda, module, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    cuda.cuModuleLoadData(ctypes.byref(module), b"image")
+    cuda.cuModuleGetFunction(ctypes.byref(function), module, b"fault")
+    cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    return int(cuda.cuCtxSynchronize())
+
+
 def tell(keeps: bool = False) -> None:
     seen = {
         "variables": {name: value for name, value in os.environ.items() if name.startswith(OURS)},

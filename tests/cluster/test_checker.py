@@ -78,7 +78,7 @@ def seen(**other: Any) -> Json:
     limits = f"version 1\ngpu {LARGE} memory={400 << 20} host=0 compute=0 paused=0\n"
     right = {
         "gpus": [LARGE],
-        "variables": {"NVIDIA_VISIBLE_DEVICES": LARGE},
+        "variables": {"NVIDIA_VISIBLE_DEVICES": LARGE, "COTENANT_ISOLATION": "preload"},
         "limits": limits,
         "totals": [400],
         "rooms": [room],
@@ -91,6 +91,43 @@ def found(checker: Checker) -> str:
     """The first line of the only violation."""
     (only,) = checker.violations
     return only.splitlines()[0]
+
+
+def mps_client(name: str) -> Json:
+    """A pod that wishes for MPS and has it."""
+    share = {"gpu": LARGE, "memory": 400, "compute": 0, "rung": "mps"}
+    made = pod(name, given={"containers": [{"number": 0, "gpus": [share]}]})
+    made["metadata"]["annotations"]["cotenant.io/isolation"] = "mps"
+    return made
+
+
+def test_clients_of_mps_share_a_card_with_each_other_only(checker: Checker) -> None:
+    checker.pod("ADDED", mps_client("a"))
+    checker.pod("ADDED", mps_client("b"))
+    right = {"NVIDIA_VISIBLE_DEVICES": LARGE, "COTENANT_ISOLATION": "mps", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
+    checker.report("uid-a", "c", seen(variables=right))
+    checker.living("one", [process("a")._replace(mps=True), process("b")._replace(mps=True)])
+    assert not checker.violations
+    checker.pod("ADDED", pod("c", memory=100))
+    assert "clients of MPS and others" in found(checker)
+
+
+def test_a_process_beside_clients_of_mps_is_noticed(checker: Checker) -> None:
+    checker.living("one", [process("a")._replace(mps=True), process("b")])
+    assert "clients of MPS and others, in use by" in found(checker)
+
+
+def test_a_client_of_mps_that_does_not_know_it_is_noticed(checker: Checker) -> None:
+    checker.pod("ADDED", mps_client("a"))
+    checker.report("uid-a", "c", seen())
+    assert len(checker.violations) == 2
+
+
+def test_a_pod_that_has_no_mps_though_it_wishes_for_it_is_noticed(checker: Checker) -> None:
+    wanting = pod("a")
+    wanting["metadata"]["annotations"]["cotenant.io/isolation"] = "mps"
+    checker.pod("ADDED", wanting)
+    assert "its wish for MPS is True" in found(checker)
 
 
 def test_what_is_right_is_left_alone(checker: Checker) -> None:
@@ -141,7 +178,8 @@ def test_a_wrong_assignment_is_found(checker: Checker, kind: str) -> None:
 
 SEEN: dict[str, Json] = {
     "cards": seen(gpus=[LARGE, SMALL]),
-    "variable": seen(variables={"NVIDIA_VISIBLE_DEVICES": "all"}),
+    "variable": seen(variables={"NVIDIA_VISIBLE_DEVICES": "all", "COTENANT_ISOLATION": "preload"}),
+    "isolation": seen(variables={"NVIDIA_VISIBLE_DEVICES": LARGE, "COTENANT_ISOLATION": "none"}),
     "limits": seen(limits=None),
     "sizes": seen(totals=[1000]),
     "NVML": seen(rooms=[{"room": 400, "nvml": [1000, 0, 0]}]),

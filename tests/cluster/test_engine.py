@@ -56,6 +56,7 @@ def test_a_pod_gets_the_slice_that_it_asked_for_and_leaves_it_free(engine: Engin
         "CUDA_DEVICE_SM_LIMIT": "30",
         "CUDA_TASK_PRIORITY": "0",
         "COTENANT_JOB": pod["metadata"]["uid"],
+        "COTENANT_ISOLATION": "preload",
         "COTENANT_AGENT": str(AGENT_SOCKET),
     }
     assert f"gpu {share.gpu} memory={1000 << 20} host=0 compute=300 paused=0" in seen["limits"].splitlines()

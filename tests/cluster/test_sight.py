@@ -184,7 +184,8 @@ def test_containers_find_the_variables_of_their_dialect(engine: Engine) -> None:
 
     def ours(pod: str, visible: str) -> dict[str, str]:
         agent = str(AGENT_SOCKET)
-        return {**HIDDEN, "NVIDIA_VISIBLE_DEVICES": visible, "COTENANT_JOB": uids[pod], "COTENANT_AGENT": agent}
+        own = {"COTENANT_JOB": uids[pod], "COTENANT_AGENT": agent, "COTENANT_ISOLATION": "preload"}
+        return {**HIDDEN, "NVIDIA_VISIBLE_DEVICES": visible, **own}
 
     def aliyun(pod: str, all_of_it: int, own: int) -> dict[str, str]:
         return {

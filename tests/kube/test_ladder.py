@@ -87,7 +87,7 @@ def test_a_gpu_under_mps_takes_clients_of_mps_only_and_the_others_go_elsewhere()
     assert "GPUs under MPS take no such job" in one_gpu.refusal(pod("c", "preload"))
     other = Cluster(VOLTA)
     other.place("a")
-    assert "no job without MPS uses" in other.refusal(pod("b", "mps"))
+    assert "that no job of another isolation than mps uses" in other.refusal(pod("b", "mps"))
 
 
 def test_the_rung_survives_a_restart_of_the_scheduler() -> None:

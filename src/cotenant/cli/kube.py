@@ -42,6 +42,10 @@ AGENT_EPILOG = """\b
 Example:
   cotenant kube agent --node $(hostname) --simulate 2 --gpu-memory 16GiB
 """
+MPS_EPILOG = """\b
+Example:
+  cotenant kube mps --node $(hostname)
+"""
 INSTALL_EPILOG = """\b
 Examples:
   cotenant kube install --dev | kubectl apply -f -
@@ -165,6 +169,7 @@ def web(listen: str, **options: Any) -> None:
 @click.option(
     "--strict", is_flag=True, help="Pass GPUs to containers by CDI, for runtimes that ignore NVIDIA_VISIBLE_DEVICES."
 )
+@click.option("--mps", is_flag=True, help="Let pods use NVIDIA GPUs through MPS; needs `cotenant kube mps` beside it.")
 @click.option("--remove", is_flag=True, help="Remove what an agent has published about the node, and exit.")
 @click.option(
     "--mount-regions",
@@ -176,6 +181,16 @@ def agent(**options: Any) -> None:
     from cotenant.kube.agent.process import AgentOptions, serve
 
     serve(AgentOptions(**options))
+
+
+@kube.command(epilog=MPS_EPILOG, short_help="Runs the MPS supervisor of one node.")
+@click.option("--node", required=True, metavar="NAME", help="Name of the node in the cluster.")
+def mps(node: str) -> None:
+    """Runs the MPS supervisor of one node, as root: it starts and ends MPS control daemons for the agent."""
+    from cotenant.kube.agent.allocating import HostPlaces
+    from cotenant.kube.agent.mps_supervisor import serve
+
+    serve(HostPlaces().mps.seen, f"agent of {node}")
 
 
 @kube.command(epilog=INSTALL_EPILOG, short_help="Prints the manifests of an installation.")
@@ -211,6 +226,7 @@ def agent(**options: Any) -> None:
 @click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
 @click.option("--gpu-type", metavar="NAME", help="Type name of the simulated GPUs.")
 @click.option("--strict", is_flag=True, help="Pass GPUs to containers by CDI.")
+@click.option("--mps", is_flag=True, help="Let pods use NVIDIA GPUs through MPS: adds a privileged MPS supervisor.")
 @click.option(
     "--node-selector", multiple=True, metavar="KEY=VALUE", help="Run agents only on nodes with this label; repeatable."
 )

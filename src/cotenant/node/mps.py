@@ -12,7 +12,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -120,6 +120,19 @@ class Mps:
             self._tenants[limit.uuid] = self._tenants[limit.uuid] | {job: limit}
             self._up.add(limit.uuid)
 
+    def keep(self, tenants: Mapping[str, Mapping[str, GpuLimit]]) -> None:
+        """The tenants of all GPUs, by GPU and job, instead of those that it had before."""
+        with self._tenants_lock:
+            for uuid in self._tenants:
+                self._tenants[uuid] = dict(tenants.get(uuid, {}))
+                if self._tenants[uuid]:
+                    self._up.add(uuid)
+
+    def up(self) -> frozenset[str]:
+        """GPUs that belong to MPS: from their first tenant until everything is as it was before."""
+        with self._tenants_lock:
+            return frozenset(self._up)
+
     def remove(self, job: str) -> None:
         """A tenant has ended."""
         with self._tenants_lock:
@@ -134,9 +147,13 @@ class Mps:
 
     def note(self, usage: Iterable[GpuUsage]) -> None:
         """Remembers which processes are whose: a client that causes a fault is known by its process ID alone."""
+        self.own({one.pid: one.job for gpu in usage for one in gpu.processes or () if one.job is not None})
+
+    def own(self, owners: Mapping[int, str]) -> None:
+        """The same by the process IDs themselves."""
         if len(self._owners) > MOST_OWNERS:
             self._owners.clear()
-        self._owners |= {one.pid: one.job for gpu in usage for one in gpu.processes or () if one.job is not None}
+        self._owners |= owners
 
     def variables(self, limit: GpuLimit) -> dict[str, str]:
         """The variables of a tenant."""

@@ -100,6 +100,11 @@ class HostPlaces:
         return self.passing / "regions"
 
     @property
+    def mps(self) -> Folder:
+        """Holds a folder for each GPU with MPS, and the socket of the MPS supervisor."""
+        return self.passing / "mps"
+
+    @property
     def plugins(self) -> Path:
         return self.kubelet / "device-plugins"
 

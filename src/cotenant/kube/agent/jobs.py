@@ -74,12 +74,13 @@ def running_pods(known: Collection[str], proc: Path = PROC) -> frozenset[str]:
     for name in os.listdir(proc):
         if name.isdecimal():
             uid = pod_of(int(name), known, proc)
-            if uid is not None and uid not in found and _is_alive(proc / name):
+            if uid is not None and uid not in found and is_alive(proc / name):
                 found.add(uid)
     return frozenset(found)
 
 
-def _is_alive(process: Path) -> bool:
+def is_alive(process: Path) -> bool:
+    """Whether a process, given by its folder in /proc, has not ended."""
     fields = _read(process / "stat").rpartition(b")")[2].split()
     if not fields:
         return False

@@ -18,6 +18,7 @@ from pathlib import Path
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import HostPlaces, Unclaimed, prepare, tidy_slices
+from cotenant.kube.agent.mps import NodeMps
 from cotenant.kube.agent.podresources import Listed, list_devices
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.regions import Regions
@@ -149,6 +150,7 @@ class Plugins:
         error_log: ErrorLog,
         *,
         strict: bool = False,
+        mps: NodeMps | None = None,
         on_watch_change: Callable[[], object] = lambda: None,
         look_s: float = LOOK_S,
         known_s: float = KNOWN_S,
@@ -162,6 +164,7 @@ class Plugins:
             host=host,
             common=prepare(host, find_library()),
             strict=strict,
+            mps=mps,
             known_s=known_s,
             error_log=error_log,
             on_watch_change=on_watch_change,

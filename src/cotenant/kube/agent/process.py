@@ -24,6 +24,7 @@ from cotenant.kube.agent.jobs import Jobs
 from cotenant.kube.agent.latency import Servers, Windows
 from cotenant.kube.agent.members import SliceMembers
 from cotenant.kube.agent.metrics import AgentMetrics
+from cotenant.kube.agent.mps import NodeMps, Offers
 from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
 from cotenant.kube.agent.pod_usage import PodMemory, beyond_assignment, memory_of_pods
@@ -48,13 +49,15 @@ from cotenant.kube.api.metrics import count_request
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.assignment import Record, valid_record
-from cotenant.kube.codec.inventory import AWAY, ORPHANS, SERVERS, USED
+from cotenant.kube.codec.inventory import AWAY, MPS, ORPHANS, SERVERS, USED, mps_for
 from cotenant.kube.settings import KubeSettings, MetricsPart, read_settings
 from cotenant.node.agent import JobEvent
 from cotenant.node.devices.backend import Backend, GpuUsage
 from cotenant.node.devices.finding import find_gpus
+from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.devices.simulated import SimulatedBackend
 from cotenant.node.devices.vendors import Vendor, vendor_of_type
+from cotenant.node.preload import find_library
 from cotenant.wire.text import counted
 
 NOT_WATCHED = "kubelet and the agent's device plugin have not found each other"
@@ -80,6 +83,8 @@ class AgentOptions:
     gpu_type: str | None = None
     """Type of the simulated GPUs. Its name also says whose GPUs they stand for: MLU370 is Cambricon's."""
     strict: bool = False
+    mps: bool = False
+    """Whether pods may be clients of MPS, whose control daemons the MPS supervisor of the node starts."""
     remove: bool = False
     """Remove what an agent has written on this node, and end."""
     mount_regions: bool = False
@@ -243,6 +248,8 @@ class Agent:
             proc=proc,
         )
         self._client.answered.subscribe(partial(count_request, self.metrics.counts))
+        self.mps: NodeMps | None = None
+        self._offers: Offers | None = None
         self.jobs = Jobs(options.host.agent.seen, self._pods.known, self._handle, proc)
 
     async def run(self) -> None:
@@ -295,6 +302,7 @@ class Agent:
         backend = await self._found()
         try:
             vendor = self._vendor_of(backend)
+            self._prepare_ladder(backend)
             found = await asyncio.to_thread(backend.machine)
             self._machine = self._shared(found, backend)
             scaling = scaling_note(found, self._options.node, self._settings, vendor)
@@ -308,6 +316,7 @@ class Agent:
                 self._pods.pods,
                 self.error_log,
                 strict=self._options.strict,
+                mps=self.mps,
                 on_watch_change=self._changed.set,
             )
             self._gpus_of = vendor
@@ -323,8 +332,32 @@ class Agent:
                 tasks.create_task(plugins.run())
                 tasks.create_task(self._compare(plugins))
                 tasks.create_task(self._say_when_published(backend))
+                if self.mps is not None:
+                    self.mps.follow(self._machine)
+                    tasks.create_task(self._run_mps(self.mps))
         finally:
             backend.close()
+
+    def _prepare_ladder(self, backend: Backend) -> None:
+        """NVIDIA GPUs have an isolation ladder."""
+        if not isinstance(backend, NvmlBackend):
+            return
+        if self._options.mps:
+            self.mps = NodeMps(
+                self._options.host.mps,
+                self._pods.pods,
+                lambda: self._usage.latest,
+                self._changed.set,
+                self._reporter("MPS"),
+                self._proc,
+            )
+        preload = find_library() is not None
+        self._offers = Offers(backend.modes, preload=preload, mps=lambda: self.mps is not None and self.mps.installed)
+
+    async def _run_mps(self, mps: NodeMps) -> NoReturn:
+        """Runs when all pods of the node are known: before, their control daemons would seem to be of no use."""
+        await self._pods.looked.wait()
+        await mps.run()
 
     async def _found(self) -> Backend:
         """The GPUs, as soon as their driver answers: the agent may start before the driver."""
@@ -347,7 +380,8 @@ class Agent:
         if simulated and self._options.gpu_type is not None:
             found = replace(found, gpus=tuple(replace(gpu, type=self._options.gpu_type) for gpu in found.gpus))
         vendor = self._vendor_of(backend)
-        return shared_machine(found, self._options.node, self._settings, vendor, simulated=simulated)
+        machine = shared_machine(found, self._options.node, self._settings, vendor, simulated=simulated)
+        return machine if self._offers is None else self._offers.of_machine(machine)
 
     async def _keep_looking(self, backend: Backend, plugins: Plugins, members: SliceMembers) -> NoReturn:
         while True:
@@ -360,6 +394,8 @@ class Agent:
                 members.update(self._usage.latest)
             if machine != self._machine:
                 self._machine = machine
+                if self.mps is not None:
+                    self.mps.follow(machine)
                 self._changed.set()
                 plugins.changed()
 
@@ -372,7 +408,9 @@ class Agent:
             self._changed.clear()
             totals = counting.of(self._machine, self._pods.pods())
             away = LEAVING if self._leaving else None if plugins.is_watched() else NOT_WATCHED
-            self._node.want({**annotations_for(self._machine, vendor, self._codec), AWAY: away}, totals)
+            closed = {} if self.mps is None else self.mps.published()
+            told = annotations_for(_unhealthy(self._machine, closed), vendor, self._codec)
+            self._node.want({**told, AWAY: away, MPS: mps_for(closed)}, totals)
             await self._changed.wait()
 
     async def _looked(self, backend: Backend) -> Machine:
@@ -456,8 +494,14 @@ def _checked_memory(options: AgentOptions) -> MiB | None:
     return memory
 
 
-def _unhealthy(machine: Machine) -> Machine:
-    return replace(machine, gpus=tuple(replace(gpu, healthy=False) for gpu in machine.gpus))
+def _unhealthy(machine: Machine, which: Collection[str] | None = None) -> Machine:
+    """The machine with these GPUs (default: all) not healthy."""
+    if which is not None and not which:
+        return machine
+    return replace(
+        machine,
+        gpus=tuple(replace(gpu, healthy=False) if which is None or gpu.uuid in which else gpu for gpu in machine.gpus),
+    )
 
 
 def _running_records(pods: Collection[Pod]) -> dict[PodKey, Record | None]:

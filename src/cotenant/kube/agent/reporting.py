@@ -10,6 +10,7 @@ from itertools import combinations
 
 import msgspec
 
+from cotenant.core.isolation import Offer
 from cotenant.core.model import Gpu, Link, Machine
 from cotenant.core.units import WHOLE_GPU, MiB, Percent, format_memory
 from cotenant.errors import InputError
@@ -70,6 +71,7 @@ def shared_machine(
             slots=way.split,
             memory_scaling=Percent(way.memory_scaling if vendor.row.preload else min(way.memory_scaling, NOT_SCALED)),
             compute_scaling=Percent(way.compute_scaling),
+            offer=None if way.isolation is None else Offer(preload=vendor.row.preload, only=way.isolation),
         )
         for index in shown
         for gpu, way in [(found.gpus[index], ways[index])]

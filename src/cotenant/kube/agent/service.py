@@ -23,13 +23,16 @@ from cotenant.kube.agent.allocating import (
     gpu_of,
     renew_slice,
 )
+from cotenant.kube.agent.mps import NodeMps
 from cotenant.kube.agent.podresources import Listed, PodKey, list_devices, list_pods
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.regions import Regions
 from cotenant.kube.agent.rpc import Context, Handler, handler_for, refuse
 from cotenant.kube.agent.strict import (
     KIND,
+    NOTHING,
     Owned,
+    VendorEdits,
     device_name,
     edits_for,
     forget_spec,
@@ -106,6 +109,8 @@ class PluginState:
     host: HostPlaces
     common: CommonMounts
     strict: bool
+    mps: NodeMps | None = None
+    """None: no pod can be a client of MPS."""
     known_s: float
     """Longest time that a container waits until the agent knows its pod; kubelet gives up after 30 s."""
     error_log: ErrorLog
@@ -115,6 +120,11 @@ class PluginState:
     """The machine has changed."""
     given: GivenDevices = field(default_factory=GivenDevices)
     regions: Regions
+
+    @property
+    def by_cdi(self) -> bool:
+        """Whether each container gets a CDI device of its own."""
+        return self.strict or self.mps is not None
 
 
 class Service:
@@ -199,26 +209,38 @@ class Service:
             lambda: answer_for(self._resource, ids, machine, state.vendor, state.host, state.common)
         )
         state.given.add(self._resource, ids)
-        if state.strict:
+        if state.by_cdi:
             name = device_name(self._resource, ids)
             forget_spec(state.host.cdi, name)
             answer.cdi_devices.append(pb.CDIDevice(name=f"{KIND}={name}"))
         return answer
 
     async def pre_start(self, request: pb.PreStartContainerRequest, context: Context) -> pb.PreStartContainerResponse:
-        """Makes a usage region for the container that is about to start; in strict mode, also its CDI device."""
+        """Makes a usage region for the container that is about to start; in strict mode and with MPS, also its CDI
+        device."""
         ids, state = frozenset(request.devices_ids), self._state
         try:
             self._with_space(lambda: renew_slice(state.host, self._resource, ids))
-            if state.strict:
-                owned = await self._owned(ids)
-                edits = edits_for(state.vendor, owned.gpus, state.host.cdi_folders)
-                write_spec(state.host.cdi, device_name(self._resource, ids), state.vendor, owned, edits)
-            else:
+            if state.by_cdi:
+                await self._write_device(ids)
+            if not state.strict:
                 await self._check_held(ids)  # last, since the pod may be deleted meanwhile
         except CotenantError as error:
             return await self._refuse(context, "PreStartContainer", error)
         return pb.PreStartContainerResponse()
+
+    async def _write_device(self, ids: frozenset[str]) -> None:
+        """Writes the CDI device of a container; if it is a client of MPS, after its control daemon runs."""
+        state = self._state
+        pod, owned = await self._owned(ids)
+        edits, given = VendorEdits(), owned
+        if state.strict:
+            edits = edits_for(state.vendor, owned.gpus, state.host.cdi_folders)
+        else:
+            given = Owned((), sure=False)  # its GPUs come by the variable of the container
+        if state.mps is not None and pod is not None:
+            edits = edits.adding(await state.mps.start(pod, owned.gpus))
+        write_spec(state.host.cdi, device_name(self._resource, ids), state.vendor, given, edits)
 
     def _with_space(self, make: Callable[[], T]) -> T:
         """Makes a slice. If tenants have filled the space for it, what they added is truncated first."""
@@ -233,15 +255,21 @@ class Service:
                 return made
         return make()
 
-    async def _owned(self, ids: frozenset[str]) -> Owned:
-        """The GPUs of the container with these devices; waits, since kubelet may know a pod earlier than the agent."""
+    async def _owned(self, ids: frozenset[str]) -> tuple[Pod | None, Owned]:
+        """The pod and the GPUs of the container with these devices; waits, since kubelet may know a pod earlier than
+        the agent.
+
+        Unless in strict mode, the pod may be None: kubelet lists no plain init containers.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._state.known_s
         while True:
             listed = await list_devices(self._state.host.pod_resources, [self._resource])
             pod = pod_with(self._resource, ids, listed, self._state.pods())
             if pod is not None:
-                return owned_by(pod, self._resource, ids, listed)
+                return pod, owned_by(pod, self._resource, ids, listed)
+            if not self._state.strict and any(_starts_init(one, len(ids)) for one in self._state.pods()):
+                return None, NOTHING
             if loop.time() >= until:
                 raise CotenantError(f"{self._resource}: {_unowned(ids, holders_of(self._resource, ids, listed))}")
             await asyncio.sleep(LOOK_S)

@@ -152,6 +152,10 @@ class VendorEdits:
     edits: _Edits = field(default_factory=dict)
     version: str = OLDEST
 
+    def adding(self, more: "_Edits") -> "VendorEdits":
+        """These and other edits."""
+        return VendorEdits(_merged(self.edits, more), self.version) if more else self
+
 
 def edits_for(
     vendor: Vendor,

@@ -36,7 +36,9 @@ USED = own_key("used")
 """Memory in use on its GPUs, for people who look; no decision depends on it."""
 SERVERS = own_key("servers")
 """How long the requests of pods with a latency objective take, and the compute share that each of them should have."""
-SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER)
+MPS = own_key("mps")
+"""Which GPUs are closed because of their MPS, and why."""
+SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, MPS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER)
 """All annotations that an agent writes on its node."""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""
@@ -102,6 +104,22 @@ class Inventory(
     links: tuple[tuple[LinkScore, ...], ...] | None = None
 
 
+class ClosedGpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A GPU that takes no pods because of its MPS."""
+
+    why: Annotated[str, Meta(max_length=2000)]
+    culprits: Annotated[tuple[Identity, ...], Meta(max_length=64)] = ()
+    """UIDs of the pods whose fault ended the others."""
+
+
+class MpsState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with the MPS of a node. Unknown fields are ignored: a later agent may add one."""
+
+    version: int
+    closed: Annotated[dict[Uuid, ClosedGpu], Meta(max_length=MOST_NODE_GPUS)]
+    """By UUID."""
+
+
 class Orphans(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Pods that the API server no longer has and whose processes have not ended."""
 
@@ -162,6 +180,17 @@ def servers_of(node: Node) -> Mapping[str, ServerReport]:
     """The reports about the pods of a node, by UID; InputError if the annotation cannot be understood."""
     text = node.metadata.annotations.get(SERVERS)
     return {} if text is None else decode_annotation(SERVERS, text, Servers, VERSION).pods
+
+
+def mps_for(closed: Mapping[str, ClosedGpu]) -> str | None:
+    """The annotation's value; None: nothing is wrong."""
+    return msgspec.json.encode(MpsState(version=VERSION, closed=dict(closed))).decode() if closed else None
+
+
+def mps_of(node: Node) -> Mapping[str, ClosedGpu]:
+    """The GPUs of a node that are closed because of their MPS; InputError if the annotation cannot be understood."""
+    text = node.metadata.annotations.get(MPS)
+    return {} if text is None else decode_annotation(MPS, text, MpsState, VERSION).closed
 
 
 def inventory_for(machine: Machine, vendor: Vendor) -> str:
@@ -241,6 +270,7 @@ def _offer_of(gpu: GpuView) -> Offer | None:
         mps=told.mps,
         preload=told.preload,
         only=told.only,
+        failure="agents do not set these limits",
         instance=gpu.card is not None,
     )
 

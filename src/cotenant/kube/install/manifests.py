@@ -23,6 +23,7 @@ from cotenant.kube.install.workloads import (
     Images,
     daemon_set,
     disruption_budget,
+    mps_daemon_set,
     scheduler,
     service,
     web,
@@ -74,6 +75,11 @@ def manifests(options: InstallOptions, certify: Callable[[str], Certificate]) ->
         *((web(options.images, content, options.actions),) if options.pages else ()),
         *(disruption_budget(name) for name in (SCHEDULER, WEBHOOK)),
         daemon_set(options.images, options.agents, content, settings.webhook.runtime_class, settings.metrics.port),
+        *(
+            [mps_daemon_set(options.images, options.agents, settings.webhook.runtime_class)]
+            if options.agents.mps
+            else []
+        ),
         *admission_policies(settings),
         webhook_configuration(settings, certificates[WEBHOOK].certificate),
     ]

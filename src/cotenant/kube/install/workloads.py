@@ -13,6 +13,7 @@ from cotenant.kube.api.names import (
     HEALTH_PORT,
     HTTPS_PORT,
     LEASE,
+    MPS,
     NAMESPACE,
     SCHEDULER,
     SERVICE_PORT,
@@ -54,7 +55,7 @@ HOST_FOLDERS = (
     HostFolder(str(HOST_PASSING)),
 )
 CDI_FOLDERS = (HostFolder("/run/cdi"), HostFolder("/etc/cdi", read_only=True))
-"""Mounted in strict mode only: files in them affect all containers of the node."""
+"""Mounted in strict mode and with MPS only: files in them affect all containers of the node."""
 CONFINED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -83,6 +84,8 @@ class AgentFlags:
     gpu_memory: str | None = None
     gpu_type: str | None = None
     strict: bool = False
+    mps: bool = False
+    """Whether pods may be clients of MPS."""
     nodes: Mapping[str, str] = field(default_factory=dict)
     """Labels of the nodes that get an agent; empty: all Linux nodes."""
 
@@ -128,7 +131,7 @@ def daemon_set(
 
     `metrics_port` is 0 if agents serve no metrics.
     """
-    folders = (*HOST_FOLDERS, *(CDI_FOLDERS if flags.strict else ()))
+    folders = (*HOST_FOLDERS, *(CDI_FOLDERS if flags.strict or flags.mps else ()))
     pod: Json = {
         "serviceAccountName": AGENT,
         "priorityClassName": "system-node-critical",
@@ -149,6 +152,41 @@ def daemon_set(
         pod["containers"][0]["ports"] = [{"name": "metrics", "containerPort": metrics_port}]
         made["spec"]["template"]["metadata"]["annotations"] |= _scraped(metrics_port, "http")
     return made
+
+
+def mps_daemon_set(images: Images, flags: AgentFlags, runtime_class: str | None = None) -> Json:
+    """Return the daemon set of the MPS supervisors.
+
+    A supervisor is privileged: only so may it set the compute mode of GPUs. Its pods are replaced only if they are
+    deleted, because that ends all control daemons of the node, and so all clients of MPS.
+    """
+    command = ["cotenant", "kube", "mps", "--node", "$(NODE_NAME)"]
+    node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    folder = str(HOST_PASSING)
+    container = {
+        **_container("mps", images.ours, images.pull, command),
+        "env": [
+            node,
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
+        ],
+        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True, "runAsUser": 0},
+        "volumeMounts": [_mount(_volume_name(folder), folder, read_only=False)],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+    }
+    pod = {
+        "automountServiceAccountToken": False,
+        "priorityClassName": "system-node-critical",
+        "hostPID": True,  # to find control daemons that outlive a supervisor, and to end clients that lost their server
+        "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": {"kubernetes.io/os": "linux", **flags.nodes},
+        "containers": [container],
+        "volumes": [{"name": _volume_name(folder), "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}],
+    }
+    if runtime_class is not None:
+        pod["runtimeClassName"] = runtime_class
+    spec = {"updateStrategy": {"type": "OnDelete"}, **_template(MPS, "1", pod)}
+    return object_of("DaemonSet", "apps/v1", MPS, spec=spec)
 
 
 def _deployment(name: str, content: str, replicas: int, containers: Sequence[Json], *volumes: Json) -> Json:
@@ -242,6 +280,7 @@ def _agent(images: Images, flags: AgentFlags, folders: Sequence[HostFolder]) -> 
     }
     command += [word for name, value in options.items() if value is not None for word in (name, str(value))]
     command += ["--strict"] if flags.strict else []
+    command += ["--mps"] if flags.mps else []
     node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     return {
         **_container("agent", images.ours, images.pull, command),

@@ -43,6 +43,7 @@ NO_ROOM, PLACED, RESIZED, RESIZE_REFUSED = "NoRoom", "Placed", "Resized", "Resiz
 PREEMPTING, PREEMPTED, PREEMPTION_REFUSED = "Preempting", "Preempted", "PreemptionRefused"
 SEPARATED, SEPARATION_REFUSED = "Separated", "SeparationRefused"
 LATENCY_SHARE, LATENCY_MISSED = "LatencyShare", "LatencyMissed"
+MPS_CLOSED, MPS_OPEN = "MpsClosed", "MpsOpen"
 RELEASED, GANG_WAITS, GANG_GIVEN_UP = "Released", "GangWaits", "GangGivenUp"
 
 

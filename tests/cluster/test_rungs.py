@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Preload, MPS and MIG tenants on one node of a real cluster: what each is given, and what becomes of MPS."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cotenant.kube.api.names import MPS, NAMESPACE
+from cotenant.kube.codec.inventory import INVENTORY
+from tests.cluster.api import RefusedError, wait_for
+from tests.cluster.binaries import Binaries
+from tests.cluster.engine import COUNT, Engine, gpus_of, running_engine
+from tests.cluster.gpus import GpuModel, instance_uuid, uuid
+from tests.cluster.pods import path_of
+from tests.cluster.tenant import FILLS, SOURCE, STAYS
+
+A100, OLD = GpuModel("NVIDIA A100-SXM4-40GB", 40960), GpuModel("Tesla K40", 12288, capability="3.0")
+CARDS = (A100, A100._replace(mig="1g.5gb/3g.20gb"), A100, OLD)
+FIRST, THIRD = uuid(1, 0), uuid(1, 2)
+SMALL, LARGE = instance_uuid(1, 1, 1), instance_uuid(1, 1, 2)
+MEMORY, CORES, ISOLATION = "nvidia.com/gpumem", "nvidia.com/gpucores", "cotenant.io/isolation"
+ON_THIRD = {"cotenant.io/use-uuids": THIRD}
+MODES = f"""
+import ctypes, json
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+nvml.nvmlInit_v2()
+found = {{}}
+for name in {[FIRST, THIRD]!r}:
+    device, mode = ctypes.c_void_p(), ctypes.c_int()
+    nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(device))
+    nvml.nvmlDeviceGetComputeMode(device, ctypes.byref(mode))
+    found[name] = mode.value
+print(json.dumps(found), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """One node: a GPU for MPS by its settings, a partitioned one, another one, and one that is too old for MPS."""
+    settings = f"nodes: {{node1: {{gpus: {{{FIRST}: {{isolation: mps}}}}}}}}"
+    with running_engine(
+        tmp_path_factory.mktemp("rungs"), programs, gpus=CARDS, settings=settings, agents=["--mps"]
+    ) as engine:
+        wait_for("MPS to be offered", lambda: offers_mps(engine))
+        yield engine
+
+
+@pytest.fixture
+def engine(machine: Engine) -> Iterator[Engine]:
+    yield machine
+    machine.tidy()
+    wait_for("MPS to be gone", lambda: not mps_processes(machine))
+
+
+def offers_mps(engine: Engine) -> bool:
+    cards = json.loads(engine.node("node1")["metadata"]["annotations"][INVENTORY])["cards"]
+    return any(card.get("isolation", {}).get("mps") for card in cards)
+
+
+def mps_processes(engine: Engine) -> list[int]:
+    return engine.machine("node1").processes("nvidia-cuda-mps")
+
+
+def client(engine: Engine, name: str, memory: int, cores: int = 25, code: str = STAYS, **more: Any) -> None:
+    engine.create(name, {MEMORY: memory, CORES: cores}, code, annotations={ISOLATION: "mps"}, **more)
+
+
+def events_of(engine: Engine, name: str) -> list[tuple[str, str]]:
+    found = engine.cluster.get("/api/v1/namespaces/default/events")["items"]
+    return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["name"] == name]
+
+
+def has_event(engine: Engine, name: str, reason: str, text: str = "") -> Any:
+    return wait_for(
+        f"event {reason} on {name}",
+        lambda: [said for kind, said in events_of(engine, name) if kind == reason and text in said],
+    )
+
+
+def modes(engine: Engine) -> dict[str, int]:
+    """The compute modes, as a program of the node sees them."""
+    pod = engine.our_pods(MPS)[0]["metadata"]["name"]
+    told = engine.cluster.kubectl("exec", f"--namespace={NAMESPACE}", pod, "--", "python3", "-c", MODES)
+    return dict(json.loads(told))
+
+
+def test_each_tenant_of_a_mixed_node_sees_what_it_was_given_also_after_restarts(engine: Engine) -> None:
+    client(engine, "by-mps", 4000, code=FILLS)
+    client(engine, "beside", 2000, 50)
+    engine.create("by-preload", {MEMORY: 3000}, FILLS, annotations=ON_THIRD | {ISOLATION: "preload"})
+    engine.create("by-default", {MEMORY: 1000}, STAYS, annotations=ON_THIRD)
+    engine.create("by-profile", {"nvidia.com/mig-1g.5gb": 1}, STAYS)
+    engine.create("in-instance", {MEMORY: 2000}, FILLS, annotations={ISOLATION: "mig"})
+    expected = {
+        "by-mps": ("mps", 4000),
+        "beside": ("mps", 2000),
+        "by-preload": ("preload", 3000),
+        "by-default": ("preload", 1000),
+        "by-profile": ("preload", 5120),
+        "in-instance": ("preload", 2000),
+    }
+
+    def check() -> dict[str, list[str]]:
+        found = {}
+        for name, (rung, room) in expected.items():
+            pod = engine.started(name)
+            said = engine.said(name)
+            assert (said["variables"]["COTENANT_ISOLATION"], said["room"]) == (rung, room), (name, said)
+            found[name] = gpus_of(pod)
+            # CUDA tells the bytes of a UUID, and not what it is of.
+            assert [one[4:] for one in said["gpus"]] == [one[4:] for one in found[name]], name
+        return found
+
+    placed = check()
+    assert placed["by-mps"] == placed["beside"] == [FIRST]
+    assert placed["by-preload"] == placed["by-default"] == [THIRD]
+    assert (placed["by-profile"], placed["in-instance"]) == ([SMALL], [LARGE])
+    said = engine.said("by-mps")["variables"]
+    assert said["CUDA_MPS_PIPE_DIRECTORY"] == f"/run/cotenant-node/mps/{FIRST}/pipe"
+    assert said["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in engine.said("by-preload")["variables"]
+    daemons = mps_processes(engine)
+    assert daemons
+    assert modes(engine) == {FIRST: 3, THIRD: 0}
+    engine.restart_agent("node1")
+    engine.restart_scheduler()
+    engine.restart_kubelet("node1")
+    wait_for("MPS to be offered again", lambda: offers_mps(engine))
+    assert mps_processes(engine) == daemons
+    assert check() == placed
+    # The books are right: a client joins the others, and a pod without MPS does not.
+    client(engine, "late", 1000)
+    assert gpus_of(engine.started("late")) == [FIRST]
+    engine.create("whole", {COUNT: 1, MEMORY: 30000}, "", annotations=ON_THIRD)
+    assert gpus_of(engine.ended("whole")) == [THIRD]
+    engine.tidy()
+    wait_for("MPS to be gone", lambda: not mps_processes(engine))
+    assert modes(engine) == {FIRST: 0, THIRD: 0}
+
+
+def test_a_crash_of_mps_is_told_and_clients_start_again_with_their_limits(engine: Engine) -> None:
+    for name in ("a", "b"):
+        client(engine, name, 2000, code=STAYS, restartPolicy="Always")
+        engine.said(name)
+    before = {name: restarts(engine, name) for name in ("a", "b")}
+    engine.kill("nvidia-cuda-mps-control -d")
+    for name in ("a", "b"):
+        has_event(engine, name, "MpsClosed", "is closed until its MPS is clean")
+    for name in ("a", "b"):
+        wait_for(f"{name} to start again", lambda: restarts(engine, name) > before[name])  # noqa: B023 -- at once
+        wait_for(f"{name} to be ready", lambda: is_running(engine, name))  # noqa: B023
+        assert engine.said(name)["room"] == 2000
+        has_event(engine, name, "MpsOpen")
+
+
+def test_a_fault_of_one_client_is_attributed(engine: Engine) -> None:
+    client(engine, "victim", 1000, restartPolicy="Always")
+    engine.said("victim")
+    fault = f"{SOURCE}\ntell(keeps=True)\ntime.sleep(5)\nfault()\ntime.sleep(600)"
+    client(engine, "culprit", 1000, code=fault)
+    engine.said("culprit")
+    has_event(engine, "culprit", "MpsClosed", "this pod caused it")
+    (text, *_) = has_event(engine, "victim", "MpsClosed", "a fault of process")
+    assert "this pod caused it" not in text
+    wait_for("the victim to start again", lambda: restarts(engine, "victim"))
+    wait_for("the victim to run", lambda: is_running(engine, "victim"))
+
+
+def restarts(engine: Engine, name: str) -> int:
+    statuses = engine.cluster.get(path_of(name))["status"].get("containerStatuses", [])
+    return sum(one["restartCount"] for one in statuses)
+
+
+def is_running(engine: Engine, name: str) -> bool:
+    statuses = engine.cluster.get(path_of(name))["status"].get("containerStatuses", [])
+    return bool(statuses) and all("running" in one["state"] for one in statuses)
+
+
+def test_what_is_not_possible_is_refused_and_the_others_go_on(engine: Engine) -> None:
+    client(engine, "runs", 1000)
+    engine.said("runs")
+    with pytest.raises(RefusedError, match="expected one of driver, mps, preload, none, mig"):
+        engine.create("unknown", {MEMORY: 1000}, annotations={ISOLATION: "best"})
+    engine.create("driver", {MEMORY: 1000}, annotations={ISOLATION: "driver"})
+    assert "isolation driver is not possible here" in engine.waits("driver")
+    on_old = {ISOLATION: "mps", "cotenant.io/use-types": "K40"}
+    engine.create("old", {MEMORY: 1000}, annotations=on_old)
+    has_event(engine, "old", "NoRoom", "isolation mps")
+    for number in range(2, 17):
+        client(engine, f"client-{number}", 100, 1)
+    client(engine, "last", 100, 1)
+    assert engine.waits("last")
+    assert is_running(engine, "runs")
+
+
+def test_a_foreign_control_daemon_is_left_alone_and_closes_the_gpu(engine: Engine) -> None:
+    pipe = f"/run/cotenant-node/mps/{FIRST}/pipe"
+    pod = engine.our_pods(MPS)[0]["metadata"]["name"]
+    start = (
+        f"python3 -c 'import os; os.makedirs(\"{pipe}\", exist_ok=True)' &&"
+        f" CUDA_MPS_PIPE_DIRECTORY={pipe} CUDA_MPS_LOG_DIRECTORY={pipe}"
+        f" CUDA_VISIBLE_DEVICES={FIRST} nvidia-cuda-mps-control -d"
+    )
+    engine.cluster.kubectl("exec", f"--namespace={NAMESPACE}", pod, "--", "sh", "-c", start)
+    foreign = wait_for("the foreign daemon", lambda: mps_processes(engine))
+    client(engine, "waits", 1000)
+    engine.create("others", {MEMORY: 1000}, STAYS, annotations=ON_THIRD | {ISOLATION: "preload"})
+    engine.said("others")
+    has_event(engine, "waits", "MpsClosed", "that cotenant did not start")
+    assert mps_processes(engine) == foreign
+    for pid in foreign:
+        engine.machine("node1").kill(pid)
+    engine.said("waits")
