@@ -63,6 +63,7 @@ SECTIONS = {
         "down": ("daemon", "Stops the daemon; running jobs continue."),
         "status": ("daemon", "Shows the state of the daemon: GPUs, policy, number of jobs."),
         "prune": ("prune", "Removes the files of jobs that have ended."),
+        "doctor": ("doctor", "Finds what is wrong with this machine or a cluster."),
         "demo": ("demo", "Compares shared with exclusive GPUs, in a few minutes."),
         "completion": ("main", "Prints the completion script for your shell."),
     },

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from cotenant import __version__
 from cotenant.core.model import Machine
 from cotenant.core.units import MIB_BYTES, MiB, format_memory, parse_memory
 from cotenant.errors import CotenantError, DeviceError, InputError
@@ -48,6 +49,7 @@ from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.metrics import count_request
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
+from cotenant.kube.codec.agent_report import REPORT, nvidia_driver, report_for
 from cotenant.kube.codec.assignment import Record, valid_record
 from cotenant.kube.codec.inventory import AWAY, MPS, ORPHANS, SERVERS, USED, mps_for
 from cotenant.kube.settings import KubeSettings, MetricsPart, read_settings
@@ -182,7 +184,7 @@ class Agent:
         find: Callable[[AgentOptions], Backend] | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
-        self.error_log, self._proc = ErrorLog(say), proc
+        self.error_log, self._proc, self._driver = ErrorLog(say), proc, nvidia_driver(proc)
         self._options, self._settings, self._codec = options, settings, settings.codec()
         self._say, self._intervals, self._find = say, intervals, find or find_gpus_of
         self._machine = Machine(name=options.node, gpus=())
@@ -300,6 +302,7 @@ class Agent:
 
     async def _serve_gpus(self) -> None:
         backend = await self._found()
+        self._node.want({REPORT: report_for(__version__, self._driver)})
         try:
             vendor = self._vendor_of(backend)
             self._prepare_ladder(backend)
@@ -365,6 +368,7 @@ class Agent:
             try:
                 return await asyncio.to_thread(self._find, self._options)
             except DeviceError as error:
+                self._node.want({REPORT: report_for(__version__, self._driver, str(error))})
                 self.error_log.report("GPUs", f"{error}; trying again every {self._intervals.retry_s:.0f} s")
             await asyncio.sleep(self._intervals.retry_s)
 

@@ -18,6 +18,7 @@ from cotenant.core.model import MACHINE_TYPE_LABEL, Gpu, Machine
 from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node
+from cotenant.kube.codec.agent_report import REPORT
 from cotenant.kube.codec.assignment import Identity, Record, Uuid, checked_record
 from cotenant.kube.codec.keys import decode_annotation, own_key
 from cotenant.node.devices.vendors import Vendor
@@ -38,7 +39,7 @@ SERVERS = own_key("servers")
 """How long the requests of pods with a latency objective take, and the compute share that each of them should have."""
 MPS = own_key("mps")
 """Which GPUs are closed because of their MPS, and why."""
-SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, MPS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER)
+SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, MPS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER, REPORT)
 """All annotations that an agent writes on its node."""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""

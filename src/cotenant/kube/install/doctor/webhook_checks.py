@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the API server can call the webhook: its certificate, the bundle that it trusts, and a pod that is tried."""
+
+import re
+import ssl
+from base64 import b64decode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from cotenant.kube.api.names import SCHEDULER, WEBHOOK
+from cotenant.kube.install.doctor.facts import Facts
+from cotenant.wire.diagnosis import Finding, error, warning
+
+NEW_CERTIFICATE = "make new certificates: `cotenant kube install … | kubectl apply -f -`"
+SOON_S = 30 * 86_400.0
+_TIME = rb"(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)"
+_VALIDITY = re.compile(rb"\x30." + _TIME + _TIME, re.DOTALL)
+"""in DER: the sequence of two times, the first of its kind in a certificate (RFC 5280, 4.1.2.5)"""
+
+
+def check_webhook(facts: Facts) -> Iterator[Finding]:
+    about = "webhook"
+    certificate = _certificate(facts)
+    now = facts.own_time if facts.server_time is None else facts.server_time
+    if certificate is not None:
+        yield from _expiry(certificate, now)
+    trial = facts.trial
+    if trial is not None and trial.problem is not None:
+        bundles = _bundles(facts)
+        if certificate is not None and bundles and not any(certificate.strip() in one for one in bundles):
+            text = (
+                f"the CA bundle of its configuration is not that of Secret {WEBHOOK}, and calls fail: {trial.problem}"
+            )
+            yield error("webhook", about, text, NEW_CERTIFICATE)
+        elif "failed calling webhook" in trial.problem:
+            fix = (
+                f"see `kubectl -n cotenant-system get pods,endpoints -l app.kubernetes.io/name={WEBHOOK}` and its logs"
+            )
+            yield error("webhook", about, f"the API server cannot call it: {trial.problem}", fix)
+        else:
+            fix = "read the message: another admission plugin or a quota may refuse pods with GPUs"
+            yield warning("webhook", about, f"a pod with a GPU was refused: {trial.problem}", fix)
+    elif trial is not None and facts.settings is not None and trial.scheduler != facts.settings.scheduler.name:
+        text = f"did not prepare a pod with a GPU: its scheduler is {trial.scheduler!r}"
+        fix = "see whether the namespace is skipped by the settings, and whether the webhook configuration is ours"
+        yield error("webhook", about, text, fix)
+
+
+def _expiry(certificate: str, now: float) -> Iterator[Finding]:
+    ends = not_after(certificate)
+    about = f"Secret {WEBHOOK}"
+    if ends is None:
+        yield error("webhook", about, "its tls.crt is no certificate", NEW_CERTIFICATE)
+    elif ends <= now:
+        yield error("webhook", about, f"its certificate expired on {_day(ends)}", NEW_CERTIFICATE)
+    elif ends <= now + SOON_S:
+        yield warning("webhook", about, f"its certificate expires on {_day(ends)}", NEW_CERTIFICATE)
+
+
+def _certificate(facts: Facts) -> str | None:
+    secret = facts.get("Secret", WEBHOOK)
+    return None if secret is None else _decoded(secret.data.get("tls.crt", ""))
+
+
+def _bundles(facts: Facts) -> list[str]:
+    """The authorities that the API server trusts for our webhook."""
+    configuration = facts.get("MutatingWebhookConfiguration", SCHEDULER, "")
+    hooks = () if configuration is None else configuration.webhooks
+    found = [hook.get("clientConfig", {}).get("caBundle", "") for hook in hooks]
+    return [_decoded(one) for one in found if isinstance(one, str)]
+
+
+def _decoded(text: str) -> str:
+    try:
+        return b64decode(text).decode("ascii", "replace")
+    except ValueError:
+        return ""
+
+
+def not_after(certificate: str) -> float | None:
+    """The end of the validity of the first certificate in PEM, in seconds since 1970; None if it cannot be read."""
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    first = certificate[certificate.find(begin) :].partition(end)[0]
+    try:
+        content = ssl.PEM_cert_to_DER_cert(f"{first}{end}\n")
+    except ValueError:
+        return None
+    found = _VALIDITY.search(content)
+    if found is None:
+        return None
+    short, long = found[3], found[4]
+    form, text = ("%y%m%d%H%M%S", short) if short else ("%Y%m%d%H%M%S", long)
+    return datetime.strptime(text.decode(), form).replace(tzinfo=UTC).timestamp()
+
+
+def _day(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d")
