@@ -76,7 +76,7 @@ def test_for_want_of_memory_the_least_important_leaves_and_its_card_is_the_newco
     card = gpus_of(engine.cluster.get(path_of("low")))
     engine.create("polite", LARGE, priorityClassName="polite")
     assert "not enough GPU memory" in engine.waits("polite")
-    assert "without" not in why(engine, "polite")
+    assert "it would fit on node" not in why(engine, "polite")
     # Of the same priority and refused later: a search for victims takes the older pod first, and has had its turn.
     engine.create("high", LARGE, priorityClassName="high")
     assert gpus_of(engine.started("high")) == card
@@ -164,7 +164,7 @@ def test_one_that_waits_in_the_queue_displaces_others_when_its_turn_comes(engine
     leaves(engine, "low")
     assert stays(engine, "middle")
     assert "pods of lower priority could be evicted" in told(engine, "high", RELEASED)
-    assert "without" not in why(engine, "equal")
+    assert "it would fit on node" not in why(engine, "equal")
     assert engine.cluster.get(path_of("equal"))["spec"]["schedulingGates"], "it may displace nobody"
 
 

@@ -45,7 +45,8 @@ def test_a_pod_that_waits_says_the_numbers_and_starts_when_there_is_room(engine:
     assert missing in wait_for("an event", lambda: messages(engine, "waits", "NoRoom"))[0]
     said = why(engine, "waits").splitlines()
     assert said[0].startswith("pod default/waits is pending (policy binpack):")
-    assert [line.split() for line in said[1:]] == [["node1", *missing.split()]]
+    assert said[1:3] == ["it would fit now:", "  with 2 GPUs instead of 3 GPUs (node node1 GPUs 0 1)"]
+    assert said[-1].split() == ["node1", *missing.split()]
     engine.delete("stays")
     engine.started("waits")
     assert why(engine, "waits").startswith("pod default/waits is placed (policy binpack): on node node1: GPU-")

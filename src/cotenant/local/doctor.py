@@ -91,9 +91,8 @@ def check_limits(place: Place) -> Iterator[Finding]:
 def check_clock(place: Place) -> Iterator[Finding]:
     status = _clock_status()
     if status is not None and status & UNSYNCHRONISED:
-        yield warning(
-            "clock", "clock", "the kernel says that it is not synchronised", "start chrony or systemd-timesyncd"
-        )
+        fix = "start chrony or systemd-timesyncd"
+        yield warning("clock", "clock", "the kernel says that it is not synchronised", fix)
 
 
 def check_disk(place: Place) -> Iterator[Finding]:
@@ -103,9 +102,8 @@ def check_disk(place: Place) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE:
         fix = "free some, for instance with `cotenant prune --older-than 7d`, or set COTENANT_STATE to another disk"
-        yield error(
-            "disk", str(folder), f"has {free // 2**20} MiB free, expected at least {LEAST_FREE // 2**20} MiB", fix
-        )
+        text = f"has {free // 2**20} MiB free, expected at least {LEAST_FREE // 2**20} MiB"
+        yield error("disk", str(folder), text, fix)
 
 
 def check_systemd(place: Place) -> Iterator[Finding]:
