@@ -15,6 +15,7 @@ from cotenant.cli import main
 from cotenant.cli.client import NeverFitsError, NoDaemonError, NotFoundError
 from cotenant.core.placement.policies import ORDERS, QUEUES
 from cotenant.errors import CotenantError, InputError
+from cotenant.wire.diagnosis import ERRORS_EXIT, WARNINGS_EXIT
 from tests.cli.command import environment, run
 
 ROOT = Path(__file__).parents[2]
@@ -182,5 +183,6 @@ def test_example_runs(example: str, tmp_path: Path, request: pytest.FixtureReque
         prompt, command, *words = shlex.split(line)
         assert (prompt, command) == ("$", "cotenant")
         done = run(*words, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stderr
+        findings = (WARNINGS_EXIT, ERRORS_EXIT) if words[0] == "doctor" else ()  # the machine may have some
+        assert done.returncode in (0, *findings), done.stderr
         assert done.stdout
