@@ -32,7 +32,7 @@ Examples:
 @on_option
 @click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="For a cluster: its kubeconfig.")
 def decisions(since: float | None, file: Path | None, on: str, kubeconfig: Path | None) -> None:
-    """Downloads the recorded decisions: jobs that came, where they were placed and why, and how they ended.
+    """Downloads the recorded decisions: jobs that came, their placements, and how they ended.
 
     `cotenant why --decision` replays them, and `cotenant simulate --trace recorded:FILE` replays the jobs under other
     policies. The recording has names of jobs, but neither commands nor environments.
@@ -44,7 +44,7 @@ def decisions(since: float | None, file: Path | None, on: str, kubeconfig: Path 
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
     else:
-        _write(chunks, file)
+        write_file(chunks, file)
 
 
 def download(begin: int, on: str, kubeconfig: Path | None) -> "Iterator[bytes]":
@@ -62,7 +62,7 @@ def download(begin: int, on: str, kubeconfig: Path | None) -> "Iterator[bytes]":
     yield from Client().lines(f"/v1/decisions?since={begin}")
 
 
-def _write(chunks: "Iterable[bytes]", file: Path) -> None:
+def write_file(chunks: "Iterable[bytes]", file: Path) -> None:
     """Writes a new file beside the old one and then replaces it, so that none is cut off."""
     part = file.with_name(f".{file.name}.part")
     try:
@@ -77,5 +77,7 @@ def _write(chunks: "Iterable[bytes]", file: Path) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    if not file.stat().st_size:
-        raise InputError("nothing was recorded in that time")
+    size = file.stat().st_size
+    if not size:
+        raise InputError(f"nothing was recorded in that time, so {file} is empty")
+    click.echo(f"wrote {size:,} bytes to {file}")

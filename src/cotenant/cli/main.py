@@ -62,6 +62,7 @@ SECTIONS = {
         "up": ("daemon", "Starts the daemon."),
         "down": ("daemon", "Stops the daemon; running jobs continue."),
         "status": ("daemon", "Shows the state of the daemon: GPUs, policy, number of jobs."),
+        "report": ("report", "Reports use, sharing, waits and what sharing saved."),
         "prune": ("prune", "Removes the files of jobs that have ended."),
         "doctor": ("doctor", "Finds what is wrong with this machine or a cluster."),
         "demo": ("demo", "Compares shared with exclusive GPUs, in a few minutes."),

@@ -5,6 +5,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cotenant.core.model import Job, Machine, Slot
 from cotenant.core.units import Seconds
@@ -15,6 +16,14 @@ from cotenant.wire.text import counted
 
 LARGEST_FILE = 2 * 1024**3
 QUEUED = "queued"
+
+
+class Stay(NamedTuple):
+    """A time that a job spent on its GPUs."""
+
+    begin: float
+    end: float
+    slots: tuple[Slot, ...]
 
 
 @dataclass(slots=True)
@@ -39,12 +48,21 @@ class JobRun:
     """how often it was stopped and queued again"""
     before: bool = False
     """it already ran when the recording began"""
+    earlier: tuple["Stay", ...] = ()
+    """its runs before the last one"""
 
     def seconds(self, until: float) -> float:
         """How long its last run took, or takes so far."""
         if self.started is None:
             return 0.0
         return max(0.0, (until if self.ended is None else self.ended) - self.started)
+
+    def stays(self, until: float) -> list[Stay]:
+        """All of its runs."""
+        if self.started is None:
+            return list(self.earlier)
+        end = until if self.ended is None else self.ended
+        return [*self.earlier, Stay(self.started, max(self.started, end), self.slots)]
 
 
 @dataclass(slots=True)
@@ -158,6 +176,7 @@ def _ended(found: Recording, line: Ended) -> None:
         return
     run.speed = line.speed
     if line.outcome == QUEUED:
+        run.earlier = (*run.earlier, Stay(run.started, max(run.started, float(line.at)), run.slots))
         run.started, run.requeued = None, run.requeued + 1
     else:
         run.ended, run.outcome = max(run.started, float(line.at)), line.outcome

@@ -7,6 +7,7 @@ One table of routes both serves the requests and generates the description, so t
 
 import asyncio
 import hmac
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cotenant import __version__
 from cotenant.errors import CotenantError, InputError
 from cotenant.history.decisions import parts_since
+from cotenant.history.quantities import index_of
+from cotenant.history.store import Point
 from cotenant.local.admission import RefusedError
 from cotenant.local.engine import Engine
 from cotenant.local.queries import UnknownError
@@ -57,6 +60,8 @@ LOG_ATTEMPT = "Cotenant-Log-Attempt"
 """response header: the attempt whose output the answer begins with; 0: there was none yet"""
 MOST_TAIL = 100_000
 LINES_AT_ONCE = 200
+MOST_SERIES, MOST_POINTS = 1_000, 500
+"""in one answer about the history"""
 
 Handler = Callable[[Engine, Request], Awaitable[Response]]
 
@@ -264,6 +269,27 @@ async def event_stream(engine: Engine, after: int) -> AsyncIterator[bytes]:
                     yield b": still here\n\n"
 
 
+async def history(engine: Engine, request: Request) -> Response:
+    """A quantity of all entities of a kind over time: by name a list of [time, mean, highest]."""
+    kept = engine.history
+    if kept is None:
+        raise UnknownError("this daemon keeps no history; `cotenant up` without --history 0s does")
+    kind, quantity = request.query_params.get("kind", "gpu"), request.query_params.get("quantity", "utilisation")
+    now = int(time.time())
+    since, until = whole(request, "since", now - 86_400, 0, 1 << 40), whole(request, "until", now, 0, 1 << 40)
+    points = whole(request, "points", 100, 1, MOST_POINTS)
+
+    def read() -> dict[str, list[Point]]:
+        seen = kept.entities(kind, since)[:MOST_SERIES]
+        return {one.entity.name: kept.series(one.entity, quantity, since, until, points) for one in seen}
+
+    try:
+        index_of(kind, quantity)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return json_response(await asyncio.to_thread(read))
+
+
 async def decisions(engine: Engine, request: Request) -> Response:
     """The recorded decisions, one line of JSON each; with `since` only parts that reach beyond that time."""
     since = whole(request, "since", 0, 0, 1 << 40)
@@ -355,6 +381,20 @@ ENDPOINTS = (
         WhatIf,
         WhatIfRequest,
         takes_always=False,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/history",
+        "Show a quantity of GPUs, tenants or the queue over the last day",
+        history,
+        dict[str, list[Any]],
+        query=(
+            ("kind", "string"),
+            ("quantity", "string"),
+            ("since", "integer"),
+            ("until", "integer"),
+            ("points", "integer"),
+        ),
     ),
     Endpoint("GET", "/v1/decisions", "Download the recorded decisions", decisions, query=(("since", "integer"),)),
     Endpoint(

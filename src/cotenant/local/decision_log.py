@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine decided, as lines of a recording: jobs that came, where they were placed, and how they ended."""
+"""What the engine decided, as lines of a recording: jobs that came, their placements, and how they ended."""
 
 import getpass
 import time

@@ -21,6 +21,7 @@ from cotenant.core.queueing.backfill import why_overtook
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.history.decisions import DecisionRecorder
+from cotenant.history.store import History
 from cotenant.local import attempts
 from cotenant.local.admission import Admission
 from cotenant.local.config import Resources, Settings
@@ -186,6 +187,11 @@ class Engine:
         self.interference.noted.subscribe(self.events.record)
         self._grants.noted.subscribe(self.events.record)
         self._grants.evicted.subscribe(self._reclaim)
+
+    @property
+    def history(self) -> History | None:
+        """Samples of the last day."""
+        return self._resources.history
 
     @property
     def recorded_decisions(self) -> DecisionRecorder | None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Records which pods came, where they were placed with everything that the policy was given, and how they ended."""
+"""Records which pods came, their placements with everything that the policy was given, and how they ended."""
 
 import time
 from collections.abc import Iterator
