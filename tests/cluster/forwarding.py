@@ -18,7 +18,7 @@ PIECE = 65_536
 
 @contextlib.contextmanager
 def forwarded(machine: Machine, address: Callable[[], tuple[str, int]]) -> Iterator[int]:
-    """The port; each connection goes to the address of its moment, as a machine of the cluster reaches it."""
+    """The port; each connection goes to the present address, as a machine of the cluster reaches it."""
     listener = socket.create_server(("127.0.0.1", 0))
     stopped = threading.Event()
 

@@ -99,7 +99,7 @@ def pages(installed: Engine) -> Iterator[Pages]:
     cluster.post(f"/apis/{RBAC}/v1/clusterrolebindings", binding)
     installed.wait_for_deployment(WEB)
     try:
-        with forwarded(cluster.machines[0], lambda: (_address(installed), HTTPS_PORT)) as port:
+        with forwarded(cluster.machines[0], Address(installed)) as port:
             yield Pages(installed, port, tokens)
     finally:
         cluster.kubectl("delete", "--filename=-", "--wait=false", feed=text)
@@ -111,9 +111,17 @@ def _token(engine: Engine, name: str, namespace: str = A) -> str:
     return str(engine.cluster.post(path, {"spec": {}})["status"]["token"])
 
 
-def _address(engine: Engine) -> str:
-    running = [pod for pod in engine.our_pods(WEB) if not pod["metadata"].get("deletionTimestamp")]
-    return next((pod["status"]["podIP"] for pod in running if pod["status"].get("podIP")), "127.0.0.1")
+class Address:
+    """Where the pod of the pages is; where it was, while the API server is away."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._last = engine, "127.0.0.1"
+
+    def __call__(self) -> tuple[str, int]:
+        with contextlib.suppress(RefusedError, OSError, http.client.HTTPException):
+            running = [pod for pod in self._engine.our_pods(WEB) if not pod["metadata"].get("deletionTimestamp")]
+            self._last = next((pod["status"]["podIP"] for pod in running if pod["status"].get("podIP")), self._last)
+        return self._last, HTTPS_PORT
 
 
 def _run_pods(engine: Engine) -> None:

@@ -191,7 +191,7 @@ def test_the_last_day_is_kept_and_shown_by_namespace() -> None:
     with History.open(None) as history:
 
         async def story(pages: Pages) -> None:
-            pages.parts.source._picture.refresh()
+            await pages.parts.source._picture.refresh()
             found = list(samples(pages.parts.source._picture))
             now = time.time()
             for ago in (40, 20, 1):

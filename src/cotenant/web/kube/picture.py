@@ -5,6 +5,7 @@
 A change costs as much as the nodes and pods that changed, however large the cluster is.
 """
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ OTHER = "another tenant"
 """The name of a tenant that the viewer may not see."""
 MOST_ENDED = 200
 """Ended pods in the overview: the last."""
+ROWS_AT_ONCE = 100
 MOST_SIGHTS = 64
 """Sights whose nodes are kept."""
 
@@ -55,11 +57,16 @@ class Picture:
         self.tiles: dict[str, Tile] = {}
         """By node; those with GPUs."""
         self.rows: dict[Key, JobRow] = {}
+        self._turn = asyncio.Lock()
         self._pods_on: dict[str, set[Key]] = {}
         self._shown: dict[Sight, dict[str, tuple[Tile, Node | None]]] = {}  # the most recently used last
 
-    def refresh(self) -> None:
-        """Take in what changed since the last call."""
+    async def refresh(self) -> None:
+        """Take in what changed since the last call. Other requests are answered between two nodes."""
+        async with self._turn:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         watch = self._watch
         nodes, watch.changed_nodes = watch.changed_nodes, set()
         pods, watch.changed_pods = watch.changed_pods, set()
@@ -71,12 +78,15 @@ class Picture:
             elif tile != self.tiles.get(name):
                 self.tiles[name] = tile
             pods |= self._pods_on.get(name, set())  # the speeds in their rows come from the tile
-        for key in pods:
+            await asyncio.sleep(0)
+        for number, key in enumerate(pods):
             self._refresh_row(key)
+            if number % ROWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
-    def overview(self, sight: Sight) -> Overview:
+    async def overview(self, sight: Sight) -> Overview:
         """Return what a viewer with this sight sees now."""
-        self.refresh()
+        await self.refresh()
         hidden = sum(not sight.sees(key[0]) for key in self.rows)
         return Overview(
             name=self._name,
@@ -86,6 +96,10 @@ class Picture:
             jobs=tuple(_ordered(row for key, row in self.rows.items() if sight.sees(key[0]))),
             notes=tuple(self._notes(sight, hidden)),
         )
+
+    def seen_nodes(self, sight: Sight) -> list[str]:
+        """Return the names of the nodes that this viewer sees."""
+        return [node.name for node in self._nodes(sight)]
 
     def node(self, sight: Sight, name: str) -> Node | None:
         """Return one node as this viewer sees it; None if there is none, or the viewer may not see it."""

@@ -64,7 +64,7 @@ class ClusterSource:
     async def snapshot(self, viewer: Viewer) -> Overview:
         """Return the present state."""
         self._check_ready()
-        return self._picture.overview(_guest(viewer).sight)
+        return await self._picture.overview(_guest(viewer).sight)
 
     def changes(self) -> AsyncGenerator[None, None]:
         """Yield when something may have changed."""
@@ -73,7 +73,7 @@ class ClusterSource:
     async def job(self, viewer: Viewer, job: str) -> JobDetail:
         """Return everything about one pod."""
         sight = _guest(viewer).sight
-        pod, row = self._find(sight, job)
+        pod, row = await self._find(sight, job)
         events = await self._events.of(pod) if sight.sees_events(pod.metadata.namespace) else ()
         allocation = self._watch.state.bound(pod.metadata.uid)
         detail = JobDetail(
@@ -86,7 +86,7 @@ class ClusterSource:
         if row.state is not State.WAITING:
             return detail
         why = self._watch.placer.reasons.why(pod)
-        seen = [node.name for node in self._picture.overview(sight).nodes]
+        seen = self._picture.seen_nodes(sight)
         reason = row.reason if why.fits and why.waits is None else sentence(why) or row.reason
         return replace(
             detail,
@@ -97,7 +97,7 @@ class ClusterSource:
 
     async def charts(self, viewer: Viewer, job: str) -> Charts:
         """Return the charts of one pod."""
-        _, row = self._find(_guest(viewer).sight, job)
+        _, row = await self._find(_guest(viewer).sight, job)
         if self._history is None:
             return Charts()
         return await asyncio.to_thread(charts_of, self._history, row.id, row.limit_mib)
@@ -105,7 +105,7 @@ class ClusterSource:
     async def logs(self, viewer: Viewer, job: str) -> AsyncGenerator[LogPiece, None]:
         """Yield the output of a pod, read with the viewer's own token."""
         guest = _guest(viewer)
-        pod, _ = self._find(guest.sight, job)
+        pod, _ = await self._find(guest.sight, job)
         async with aclosing(self._as_viewer.output(guest.token, pod)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -113,12 +113,13 @@ class ClusterSource:
     async def whatif(self, viewer: Viewer, wish: WhatIf) -> WhatIfAnswer:
         """Return where a pod would go."""
         self._check_ready()
+        await self._picture.refresh()
         sight = _guest(viewer).sight
         namespaces = sorted({key[0] for key in self._picture.rows if sight.sees(key[0])}) or ["default"]
         namespace = wish.group.strip()[:63] or namespaces[0]
         if not sight.sees(namespace):
             raise ForbiddenError(f"you may not list the pods of namespace {namespace!r}; name another one")
-        seen = [node.name for node in self._picture.overview(sight).nodes]
+        seen = self._picture.seen_nodes(sight)
         return await what_if(wish, namespace, self._watch, sight, seen)
 
     async def day(self, viewer: Viewer) -> Day | None:
@@ -133,7 +134,7 @@ class ClusterSource:
         if not self._actions:
             raise ForbiddenError("actions are disabled: start `cotenant kube web` with --actions to enable them")
         if action.verb is Verb.CANCEL:
-            pod, _ = self._find(guest.sight, action.target)
+            pod, _ = await self._find(guest.sight, action.target)
             return await self._as_viewer.delete(guest.token, pod)
         if action.verb not in (Verb.CORDON, Verb.UNCORDON):
             raise InputError(f"{action.verb}: not possible on Kubernetes")
@@ -154,7 +155,7 @@ class ClusterSource:
             await asyncio.sleep(EVERY_S)
             if self._history is None or self._watch.unready_reason() is not None:
                 continue
-            self._picture.refresh()
+            await self._picture.refresh()
             try:
                 await asyncio.to_thread(self._history.record, time.time(), list(samples(self._picture)))
             except CotenantError as error:
@@ -172,10 +173,10 @@ class ClusterSource:
             del self._suggested[next(iter(self._suggested))]
         return known[1]
 
-    def _find(self, sight: Sight, job: str) -> tuple[Pod, JobRow]:
+    async def _find(self, sight: Sight, job: str) -> tuple[Pod, JobRow]:
         """The pod of an id; AbsentError also if the viewer may not know that it exists."""
         self._check_ready()
-        self._picture.refresh()
+        await self._picture.refresh()
         namespace, _, name = job.partition("/")
         key = namespace, name
         if sight.sees(namespace) and key in self._watch.pods:

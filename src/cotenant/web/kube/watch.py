@@ -34,8 +34,10 @@ from cotenant.kube.state.cluster import ClusterState
 
 AGAIN_S = 600.0
 """Between two full lists."""
-REFRESH_S = 2.0
-"""Between two updates of the predictions."""
+LOOK_S = 2.0
+"""Between two looks at whether the API server answers."""
+PREDICT_S = 15.0
+"""Between two updates of the predictions, which change what all nodes show."""
 STALE_S = 100.0
 """After so long without a word of the API server, not even a bookmark, the pages say that they may be old."""
 BROKEN_S = 5.0
@@ -76,6 +78,7 @@ class ClusterWatch:
         self.changed_nodes: set[str] = set()
         """Nodes that changed since the reader of this set cleared it."""
         self.changed_pods: set[Key] = set()
+        self._reporting: set[str] = set()  # nodes whose profiles changed since they were last taken in
         self._failed_at = float("-inf")
         self._waiters: set[asyncio.Event] = set()
         self._nodes = Reflector(client, NODES, self._node_changed, pace=pace, report=self._failed)
@@ -150,12 +153,17 @@ class ClusterWatch:
             one.set()
 
     async def _keep_current(self) -> NoReturn:
-        said = self.stale_reason()
+        said, predicted, is_due = self.stale_reason(), float("-inf"), False
         while True:
-            await asyncio.sleep(REFRESH_S)
-            if self.profiles.refresh(self.state.types):
+            await asyncio.sleep(LOOK_S)
+            is_due = self.profiles.refresh(self.state.types) or is_due
+            if is_due and time.monotonic() - predicted >= PREDICT_S:
+                predicted, is_due = time.monotonic(), False
                 self.changed_nodes.update(self.state.vendors)
-                self.changed_pods.update(self.pods)
+                self._wake()
+            if self._reporting:  # their profiles count from now on
+                self.changed_nodes |= self._reporting
+                self._reporting = set()
                 self._wake()
             if (now := self.stale_reason()) != said:
                 said = now
@@ -190,10 +198,7 @@ class ClusterWatch:
 
     def _profile_changed(self, old: WorkloadProfile | None, new: WorkloadProfile | None) -> None:
         self.profiles.profile_changed(old, new)
-        for one in (old, new):
-            if one is not None:
-                self.changed_nodes.add(one.spec.node)
-                self.changed_pods.update((one.spec.namespace, pod.name) for pod in one.spec.pods)
+        self._reporting.update(one.spec.node for one in (old, new) if one is not None)
 
     def _failed(self, error: str) -> None:
         self._failed_at = time.monotonic()
