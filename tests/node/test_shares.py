@@ -200,3 +200,20 @@ def test_a_share_that_cannot_be_set_is_one_clear_line(tmp_path: Path) -> None:
 def test_an_owner_that_would_mix_up_groups_is_refused(owner: str) -> None:
     with pytest.raises(ValueError, match="cannot be the prefix"):
         find_shares(owner)
+
+
+@pytest.mark.parametrize(
+    ("stat", "seconds"),
+    [
+        ("usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000\n", 2.5),
+        ("nr_periods 9\nnr_throttled 3\nthrottled_time 1500000000\n", 1.5),
+        ("usage_usec 5\n", 0.0),
+    ],
+)
+def test_the_time_for_which_a_job_was_held_back_is_in_seconds(tmp_path: Path, stat: str, seconds: float) -> None:
+    shares = Shares(Means.CGROUP_V2, tmp_path, "test")
+    assert shares.throttled_s("j-000001") == 0.0
+    (tmp_path / "test.j-000001").mkdir()
+    (tmp_path / "test.j-000001" / "cpu.stat").write_text(stat)
+    assert shares.throttled_s("j-000001") == seconds
+    assert Shares(Means.SLOTS, None, "test").throttled_s("j-000001") == 0.0

@@ -114,6 +114,7 @@ class Engine:
             self._tuner,
             self.interference,
             resources.slices,
+            resources.shares,
         )
         self._decisions = DecisionLog(resources.decisions, resources.history)
         self._unrecorded = UnrecordedCancels(resources.state / "unrecorded")

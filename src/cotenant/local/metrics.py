@@ -24,6 +24,7 @@ from cotenant.metrics.table import DECISIONS, OLDEST, QUEUED, STEPS, WAITS, Part
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.figures import Assigned, Collector, Look, Occupant
 from cotenant.node.interference import InterferenceMonitor
+from cotenant.node.shares import Shares
 from cotenant.node.slices import SliceState, read_slice
 from cotenant.node.step_totals import StepTotals
 from cotenant.node.tuning import Tuner
@@ -45,9 +46,10 @@ class DaemonMetrics:
         tuner: Tuner,
         interference: InterferenceMonitor,
         slices: JobSlices | None,
+        shares: Shares,
     ) -> None:
         self._vendor, self._devices, self._tenants, self._queue = vendor, devices, tenants, queue
-        self._tuner, self._interference = tuner, interference
+        self._tuner, self._interference, self._shares = tuner, interference, shares
         self._slices = None if slices is None or slices.library is None else slices
         self._collector, self._node = Collector(), gethostname()
         self.steps = StepTotals()
@@ -117,6 +119,7 @@ class DaemonMetrics:
             known=known,
             assigned={uuid: _assigned(job, gpu) for uuid, gpu in gpus.items()},
             reported_busy_s=total.busy_s,
+            read_throttled_s=lambda: self._shares.throttled_s(job.id),
             read_slices=lambda: self._read_slices(job.id),
         )
 

@@ -45,6 +45,8 @@ class Occupant:
     """By UUID."""
     reported_busy_s: float = 0.0
     """Device time that its program reported; used if no usage region says more."""
+    read_throttled_s: Callable[[], float] = lambda: 0.0
+    """How long something other than the vGPU library held it back; called in a thread."""
     read_slices: Callable[[], Iterable[SliceState]] = lambda: ()
     """Reads its limits and usage regions; called in a thread."""
 
@@ -131,6 +133,7 @@ class Collector:
         seen: Mapping[tuple[str, str], _Seen],
     ) -> TenantGpuFigures:
         parts = [part for part, _ in slices]
+        throttled_s = one.read_throttled_s() / max(1, len(one.assigned))
         device_s = sum(part.busy_s for part in parts) if parts else one.reported_busy_s / max(1, len(one.assigned))
         drifts = [_explained(part, count) for part, count in slices]
         known = None if not drifts or None in drifts else [drift for drift in drifts if drift is not None]
@@ -147,7 +150,7 @@ class Collector:
             host_bytes=sum(part.host_bytes for part in parts),
             processes=len(processes) or sum(count for _, count in slices),
             device_s=device_s,
-            throttled_s=sum(part.waited_s for part in parts),
+            throttled_s=sum(part.waited_s for part in parts) + throttled_s,
             refused=sum(part.refused for part in parts),
             launches=sum(part.launches for part in parts),
             paused=any(part.paused for part in parts),

@@ -66,6 +66,16 @@ class Shares:
             raise DeviceError(f"cannot set the compute share of {job} in {group}: {error.strerror}") from error
         return group
 
+    def throttled_s(self, job: str) -> float:
+        """Seconds that the processes of a job were held back, as the kernel counts them; 0 without a cgroup."""
+        group = self.group(job)
+        try:
+            lines = [] if group is None else (group / "cpu.stat").read_text().splitlines()
+        except OSError:  # it has no compute share, or has just ended
+            return 0.0
+        found = dict(line.split(maxsplit=1) for line in lines)
+        return int(found.get("throttled_usec", 0)) / 1e6 or int(found.get("throttled_time", 0)) / 1e9
+
     def remove(self, job: str) -> bool:
         """Removes the cgroup of a job; False if it still contains processes."""
         group = self.group(job)

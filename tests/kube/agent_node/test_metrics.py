@@ -26,6 +26,7 @@ from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import MetricsPart
 from cotenant.node.agent import Reported
 from cotenant.node.devices.backend import GpuUsage, ProcessUsage
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.region import GpuUse, ProcessIdentity
 from cotenant.wire.agent import Steps
 from tests.kube.agent_node.test_members import DEVICES, GPU, LONE, MAIN, ONE, OTHER, World
@@ -78,7 +79,7 @@ class Node:
             "n1",
             Settings(isolation=Isolation.OPTIONAL),
             machine=lambda: machine,
-            vendor=lambda: "nvidia",
+            vendor=lambda: Vendor.NVIDIA,
             usage=lambda: self.usage,
             pods=pods,
             slices=self.world.members.slices,

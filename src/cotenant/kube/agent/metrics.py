@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cotenant.core.isolation import Rung
 from cotenant.core.model import Machine
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU
 from cotenant.errors import CotenantError, InputError
@@ -18,10 +17,10 @@ from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.metrics import metrics_route
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.api.server import Listener, application, health_routes, listen, serve_all
+from cotenant.kube.codec.annotations import rung_of
 from cotenant.kube.codec.assignment import Record, staying, valid_record
-from cotenant.kube.codec.isolation import is_enforced
 from cotenant.kube.codec.request import container_names
-from cotenant.kube.codec.settings import Settings, isolation_in
+from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import MetricsPart
 from cotenant.metrics.counts import Counts
 from cotenant.metrics.figures import NodeFigures, TenantFigures
@@ -29,6 +28,7 @@ from cotenant.metrics.page import Page
 from cotenant.metrics.table import Part
 from cotenant.node.agent import JobEvent
 from cotenant.node.devices.backend import GpuUsage
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.figures import Assigned, Collector, Look, Occupant
 from cotenant.node.limits import Limits
 from cotenant.node.region import read_region
@@ -44,7 +44,7 @@ class AgentMetrics:
         node: str,
         settings: Settings,
         machine: Callable[[], Machine],
-        vendor: Callable[[], str],
+        vendor: Callable[[], Vendor],
         usage: Callable[[], Sequence[GpuUsage]],
         pods: Callable[[], Iterable[Pod]],
         slices: Callable[[], Mapping[str, Sequence[str]]],
@@ -91,7 +91,7 @@ class AgentMetrics:
         occupants = [one for pod, record in held if (one := self._occupant(pod, record, here)).assigned]
         look = Look(
             machine=machine,
-            vendor=self._vendor(),
+            vendor=str(self._vendor()),
             usage=self._usage(),
             occupants=occupants,
             allocated=_sums(occupants),
@@ -113,7 +113,7 @@ class AgentMetrics:
             name=pod.metadata.name,
             namespace=pod.metadata.namespace,
             container=_container(pod, record),
-            rung=self._rung(pod),
+            rung=rung_of(pod, record, self._vendor(), self._settings) or "",
             steps=total.steps,
             samples=total.samples,
         )
@@ -125,10 +125,6 @@ class AgentMetrics:
             reported_busy_s=total.busy_s,
             read_slices=lambda: [_read(self._regions / name) for name in names],
         )
-
-    def _rung(self, pod: Pod) -> str:
-        allowed = isolation_in(pod.metadata.namespace, self._settings)
-        return Rung.PRELOAD if is_enforced(pod.metadata.annotations, allowed) else Rung.NONE
 
 
 def _read(region: Path) -> SliceState:

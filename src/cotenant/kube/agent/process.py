@@ -237,7 +237,7 @@ class Agent:
             options.node,
             self._codec,
             machine=lambda: self._machine,
-            vendor=lambda: str(self._gpus_of),
+            vendor=lambda: self._gpus_of,
             usage=lambda: self._usage.latest,
             pods=self._pods.pods,
             slices=lambda: {} if self._members is None else self._members.slices(),
