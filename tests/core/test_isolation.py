@@ -23,6 +23,7 @@ from cotenant.core.isolation import (
 )
 from cotenant.core.model import Demand, Gpu, Machine, Reason, Tenant
 from cotenant.core.placement.checks import isolation
+from cotenant.core.units import MilliGpu
 
 EVERYTHING = Offer(capability=(9, 0), cuda=13_040, partitioning=True, mps=True, preload=True)
 OFFERS = st.builds(
@@ -54,7 +55,11 @@ def test_a_gpu_with_everything_has_every_rung_of_the_ladder(rung: Rung) -> None:
         (Rung.PRELOAD, Offer(preload=True, only=Rung.MPS), "GPU 0 is reserved for isolation mps by the settings"),
         (Rung.MIG, EVERYTHING, "GPU 0 is not a MIG instance"),
         (Rung.MIG, Offer(instance=True), "GPU 0 is a MIG instance, which jobs request by its profile"),
-        (Rung.MPS, Offer(mps=True, instance=True), "GPU 0 is a MIG instance, for which cotenant starts no MPS"),
+        (
+            Rung.DRIVER,
+            Offer(mps=True, instance=True, cuda=13_040, partitioning=True, capability=(9, 0)),
+            "GPU 0 is a MIG instance, whose memory the driver does not partition",
+        ),
         (
             Rung.DRIVER,
             Offer(cuda=12_090, mps=True, capability=(9, 0)),
@@ -108,6 +113,12 @@ def test_without_gpus_every_wish_is_refused() -> None:
 def test_volta_is_the_first_with_48_clients_and_limits(capability: Capability | None, clients: int) -> None:
     assert most_clients(capability) == clients
     assert mps_limits_clients(capability) == (clients == 48)
+
+
+@pytest.mark.parametrize(("sevenths", "clients"), [(7, 48), (3, 20), (1, 6)])
+def test_a_mig_instance_takes_fewer_mps_clients_by_its_size(sevenths: int, clients: int) -> None:
+    assert most_clients((8, 0), MilliGpu(1000 * sevenths // 7)) == clients
+    assert obstacle(Rung.MPS, Offer(mps=True, instance=True, capability=(8, 0))) is None
 
 
 @given(st.sampled_from(Rung), st.lists(OFFERS, max_size=4), st.sampled_from(Fallback))

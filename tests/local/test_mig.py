@@ -17,6 +17,7 @@ from cotenant.errors import CotenantError
 from cotenant.wire.local import GpuView, JobView, MigPlan
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import environment, output, standin_machine, submit_probe, values
+from tests.native import kit
 
 pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
 A100 = "NVIDIA A100-SXM4-40GB"
@@ -27,7 +28,8 @@ LARGE = "MIG-00000000-0000-0000-0002-000000000001"
 def daemon() -> Iterator[Daemon]:
     """Two cards: one with a small and a large instance, and one without MIG."""
     cards = {"STANDIN_DEVICES": "2", "STANDIN_MEMORY_MIB": "40960", "STANDIN_NAMES": A100}
-    with standin_machine({**cards, "STANDIN_MIG": "1g.5gb/3g.20gb,-"}, "--policy", "binpack") as one:
+    path = {"PATH": f"{kit.mps()}:{os.environ['PATH']}"}
+    with standin_machine({**cards, **path, "STANDIN_MIG": "1g.5gb/3g.20gb,-"}, "--policy", "binpack") as one:
         yield one
 
 
@@ -81,6 +83,19 @@ def test_jobs_by_memory_share_the_smallest_instance_and_are_held_to_their_limits
     )
     assert values(daemon, large.id)["allocated"] == 0
     cancelled(daemon, holds)
+
+
+def test_jobs_share_an_instance_through_mps(daemon: Daemon) -> None:
+    fits, too_much = (
+        submit_probe(daemon, mib, "300", mig="1g.5gb", memory="1GiB", compute="40%", isolation="mps")
+        for mib in ("900", "1100")
+    )
+    ended = [daemon.ended(job.id) for job in (fits, too_much)]
+    assert [(job.code, job.gpus, job.isolation) for job in ended] == [(0, (0,), "mps")] * 2
+    assert [values(daemon, job.id)["allocated"] for job in ended] == [0, 2]
+    assert gpus(daemon.client)[0].isolation == ("mps", "preload", "none")
+    assert "a MIG instance has no compute mode" in str(daemon.job(fits.id).enforcement)
+    until(lambda: not gpus(daemon.client)[0].mps)
 
 
 def test_a_job_without_amounts_gets_a_whole_gpu(daemon: Daemon) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from cotenant.core.units import WHOLE_GPU, MilliGpu
+
 MPS_SINCE = (3, 5)
 """the compute capability from which on a GPU can be shared through MPS"""
 VOLTA = (7, 0)
@@ -102,9 +104,10 @@ def uses_mps(rung: Rung | None) -> bool:
     return rung in BY_MPS
 
 
-def most_clients(capability: Capability | None) -> int:
-    """How many processes can use a GPU through MPS at once."""
-    return CLIENTS if capability is not None and capability >= VOLTA else CLIENTS_BEFORE_VOLTA
+def most_clients(capability: Capability | None, part: MilliGpu = WHOLE_GPU) -> int:
+    """How many processes can use a GPU through MPS at once; on a MIG instance as many fewer as it is smaller."""
+    whole = CLIENTS if capability is not None and capability >= VOLTA else CLIENTS_BEFORE_VOLTA
+    return max(1, whole * part // WHOLE_GPU)
 
 
 def mps_limits_clients(capability: Capability | None) -> bool:
@@ -121,8 +124,8 @@ def obstacle(rung: Rung, offer: Offer) -> str | None:
     if offer.only is not None and rung is not offer.only:
         return f"is reserved for isolation {offer.only} by the settings"
     match rung:
-        case Rung.DRIVER | Rung.MPS if offer.instance:
-            return "is a MIG instance, for which cotenant starts no MPS"
+        case Rung.DRIVER if offer.instance:
+            return "is a MIG instance, whose memory the driver does not partition"
         case Rung.DRIVER:
             return _no_partitioning(offer) or _no_mps(offer)
         case Rung.MPS:

@@ -88,7 +88,7 @@ class JobIsolation:
                 replace(
                     gpu,
                     rungs=rungs_of(offer),
-                    mps_clients=most_clients(offer.capability) if obstacle(Rung.MPS, offer) is None else 0,
+                    mps_clients=most_clients(offer.capability, gpu.part) if obstacle(Rung.MPS, offer) is None else 0,
                     under_mps=gpu.uuid in ending,
                     healthy=gpu.healthy and gpu.uuid not in closed,
                 )

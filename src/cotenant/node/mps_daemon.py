@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from cotenant.node.devices.compute_modes import ComputeMode
+from cotenant.node.devices.compute_modes import ComputeMode, is_instance
 from cotenant.node.limits import write_read_only
 from cotenant.node.mps_files import (
     TOKEN,
@@ -140,6 +140,8 @@ class MpsDaemon:
             raise
         if exclusive:
             return None
+        if is_instance(self.uuid):
+            return "a MIG instance has no compute mode, so others can use it, too"
         why = "it cannot be read" if before is None else "only root may"
         return f"its compute mode was not changed ({why}), so others can use it, too"
 

@@ -240,7 +240,9 @@ def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
             part=MilliGpu(gpu.part),
             offer=(offer := _offer_of(gpu)),
             rungs=USUAL if offer is None else rungs_of(offer),
-            mps_clients=0 if offer is None or obstacle(Rung.MPS, offer) else most_clients(offer.capability),
+            mps_clients=0
+            if offer is None or obstacle(Rung.MPS, offer)
+            else most_clients(offer.capability, MilliGpu(gpu.part)),
         )
         for gpu in inventory.gpus
     )

@@ -27,6 +27,11 @@ class Facts(NamedTuple):
     mig: bool = False
 
 
+def is_instance(uuid: str) -> bool:
+    """Whether this is the UUID of a MIG instance."""
+    return uuid.startswith("MIG-")
+
+
 class ComputeModes:
     """Reads and sets them through NVML. A GPU that does not answer has unknown facts and an unknown mode."""
 
@@ -34,14 +39,18 @@ class ComputeModes:
         self._nvml = library
 
     def facts(self, uuid: str) -> Facts:
-        mig = self._asked("nvmlDeviceGetMigMode", uuid)
+        """Those of a MIG instance are its GPU's, except that it is not partitioned itself."""
+        mig = None if is_instance(uuid) else self._asked("nvmlDeviceGetMigMode", uuid)
         return Facts(
-            capability=self._asked("nvmlDeviceGetCudaComputeCapability", uuid),
+            capability=self._asked("nvmlDeviceGetCudaComputeCapability", uuid, of_card=True),
             cuda=self._asked("nvmlSystemGetCudaDriverVersion_v2"),
             mig=bool(mig and mig[0]),
         )
 
     def mode(self, uuid: str) -> ComputeMode | None:
+        """None also for a MIG instance, which has none of its own."""
+        if is_instance(uuid):
+            return None
         found = self._asked("nvmlDeviceGetComputeMode", uuid)
         return ComputeMode(found) if found in tuple(ComputeMode) else None
 
@@ -52,10 +61,12 @@ class ComputeModes:
         self._asked("nvmlDeviceSetComputeMode", uuid, int(mode))
         return self.mode(uuid) is mode
 
-    def _asked(self, function: str, uuid: str | None = None, *arguments: int) -> Any:
+    def _asked(self, function: str, uuid: str | None = None, *arguments: int, of_card: bool = False) -> Any:
         """The answer; None if there is none, or the binding is too old to ask."""
         try:
             handle = () if uuid is None else (self._nvml.nvmlDeviceGetHandleByUUID(uuid),)
+            if of_card and uuid is not None and is_instance(uuid):
+                handle = (self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(*handle),)
             answer = getattr(self._nvml, function)(*handle, *arguments)
         except (self._nvml.NVMLError, AttributeError):
             return None
