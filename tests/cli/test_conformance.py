@@ -7,18 +7,20 @@ import json
 import re
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cotenant.conformance.checks import FULL, QUICK
+from cotenant.conformance.bench import FULL, QUICK
 from cotenant.conformance.kernels import FAULT, NOTHING, SPIN, ptx_for
-from cotenant.conformance.report import Report
+from cotenant.conformance.report import Report, Way
 from cotenant.conformance.running import Client, ClientError
 from cotenant.conformance.suite import ALL, checks_for
 from tests.cli.command import START, environment, refusal, run, wait_until
 from tests.native import kit
+from tests.node.mps_kit import processes_in
 
 MEMORY = [one.name for one in ALL if one.name.startswith("memory-")]
 
@@ -53,8 +55,12 @@ def test_limits_of_memory_hold_and_the_report_says_that_it_was_no_gpu(env: dict[
     done = run("conformance", "--quick", *only(*MEMORY), "--report", report, "-o", "json", env=env, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     rows = rows_of(done.stdout)
-    assert set(rows) == {(name, rung) for name in MEMORY for rung in ("preload", "strict")}
+    by_mps = {(one.name, "mps") for one in ALL if one.name in MEMORY and Way.MPS in one.ways}
+    assert set(rows) == {(name, rung) for name in MEMORY for rung in ("preload", "strict")} | by_mps
     for (name, rung), row in rows.items():
+        if rung == "mps":
+            assert (row["result"], row["note"]) == ("skipped", "nvidia-cuda-mps-control is not installed")
+            continue
         assert row["result"] == ("measured" if name in ("memory-refusal", "memory-resize") else "passed"), row
         assert row["device"] == "stand-in (Stand-in GPU)", (name, rung)
     assert rows["memory-limit", "preload"]["value"] == 100
@@ -176,3 +182,40 @@ def test_the_kernels_are_source_for_the_oldest_gpu_of_a_driver(capability: tuple
     assert b".target " + target in source
     assert source.endswith(b"\0")
     assert all(b".entry " + name + b"(" in source for name in (SPIN, NOTHING, FAULT))
+
+
+def test_mps_is_measured_where_it_is_installed(env: dict[str, str]) -> None:
+    """Capacity, memory and threads; how well a share is held depends on the load of this machine."""
+    folder = Path(tempfile.mkdtemp(prefix="c"))
+    env = env | {"PATH": f"{kit.mps()}:{env.get('PATH', '')}", "STANDIN_MPS_CLIENTS": "9", "TMPDIR": str(folder)}
+    names = (
+        "memory-limit",
+        "memory-neighbours",
+        "compute-30",
+        "launch-cost",
+        "mps-clients",
+        "mps-memory",
+        "mps-threads",
+    )
+    done = run("conformance", "--quick", *only(*names), "--rung", "mps", "-o", "json", env=env, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = rows_of(done.stdout)
+    assert set(rows) == {(name, "mps") for name in names}
+    assert {row["device"] for row in rows.values()} == {"stand-in (Stand-in GPU)"}
+    assert rows["memory-limit", "mps"]["value"] == 100
+    assert (rows["mps-clients", "mps"]["value"], rows["mps-memory", "mps"]["value"]) == (9, 8)
+    assert "client 10 was refused" in rows["mps-clients", "mps"]["note"]
+    assert "8 with 12 %" in rows["mps-threads", "mps"]["note"]
+    assert 20 < rows["compute-30", "mps"]["value"] < 40
+    assert processes_in(folder) == []
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
+
+
+def test_a_mig_instance_can_be_measured(env: dict[str, str]) -> None:
+    env = env | {"STANDIN_MIG": "1g.5gb/3g.20gb", "STANDIN_MEMORY_MIB": "40960", "STANDIN_NAMES": "A100-40GB"}
+    words = ("--gpu", "MIG-00000000-0000-0000-0002-000000000001", "--rung", "preload", "-o", "json")
+    done = run("conformance", "--quick", *only("memory-limit"), *words, env=env, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    (row,) = rows_of(done.stdout).values()
+    assert (row["device"], row["result"]) == ("stand-in (A100-40GB MIG 3g.20gb)", "passed")

@@ -5,6 +5,7 @@
 import os
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import click
@@ -14,15 +15,16 @@ from cotenant import __version__
 from cotenant.cli.options import output_option
 from cotenant.cli.output import note, or_dash, progress, render, table
 from cotenant.cli.slices import chosen_gpu, driver
-from cotenant.conformance.checks import FULL, QUICK, Bench
-from cotenant.conformance.report import FORMAT, Device, Report, Result, Row, Rung
+from cotenant.conformance.bench import FULL, QUICK, Bench
+from cotenant.conformance.mps import control_daemon
+from cotenant.conformance.report import FORMAT, Device, Report, Result, Row, Way
 from cotenant.conformance.running import ClientError, Runner, Slice
-from cotenant.conformance.suite import ALL, checks_for, rows
+from cotenant.conformance.suite import ALL, checks_for, pairs, rows
 from cotenant.errors import CotenantError, InputError
 from cotenant.node.limits import applying_file
 from cotenant.wire.text import counted
 
-LIMITED = [Rung.PRELOAD, Rung.STRICT]
+LIMITED = [Way.PRELOAD, Way.STRICT, Way.MPS]
 EPILOG = """\b
 Examples:
   cotenant conformance --report a100.json
@@ -79,10 +81,12 @@ def conformance(
         raise CotenantError("this shell is in a slice already, and the baseline needs one without limits")
     if report is not None:
         _write(report, b"")  # before it measures for minutes
-    chosen = [Rung(one) for one in rungs] or LIMITED
-    bench = Bench(runner=(runner := Runner(_uuid(gpu))), device=_device(runner), effort=effort)
-    found: list[Row] = []
-    with progress("checks", len(checks) * len(chosen)) as step:
+    chosen = [Way(one) for one in rungs] or LIMITED
+    uuid, found = _uuid(gpu), list[Row]()
+    device = _device(Runner(uuid))
+    with _mps(uuid, chosen) as mps, progress("checks", len(pairs(chosen, checks))) as step:
+        runner = Runner(uuid, mps=mps if isinstance(mps, Path) else None)
+        bench = Bench(runner=runner, device=device, effort=effort, no_mps=str(mps))
         for row in rows(bench, chosen, checks):
             found.append(row)
             step(row.check)
@@ -128,9 +132,13 @@ def _uuid(gpu: str) -> str:
         backend.close()
 
 
+def _mps(gpu: str, ways: Sequence[Way]) -> AbstractContextManager[Path | str]:
+    return control_daemon(gpu) if Way.MPS in ways else nullcontext("not chosen")
+
+
 def _device(runner: Runner) -> Device:
     try:
-        return msgspec.convert(runner.run(Slice(rung=Rung.NONE), "about"), Device)
+        return msgspec.convert(runner.run(Slice(way=Way.NONE), "about"), Device)
     except ClientError as error:
         raise CotenantError(f"the GPU cannot be used: {error}") from None
 

@@ -293,6 +293,13 @@ def spin_on(launches: int, rounds: int) -> dict[str, Any]:
     return {"before": done, "after": launches}
 
 
+def attend() -> dict[str, Any]:
+    """Has a context, and does nothing until its parent writes a line."""
+    Gpu()
+    _wait_for_start()
+    return {}
+
+
 def _wait_for_start() -> None:
     print(READY, os.environ.get("COTENANT_LIMITS", "-"), file=sys.stderr, flush=True)
     sys.stdin.readline()
@@ -319,7 +326,7 @@ def grow(seconds: int) -> dict[str, Any]:
 
 
 PROGRAMS: dict[str, Callable[..., dict[str, Any]]] = {
-    one.__name__: one for one in (about, memory, hold, crowd, killed, costs, spin, spin_on, fault, grow)
+    one.__name__: one for one in (about, memory, hold, crowd, killed, costs, spin, spin_on, attend, fault, grow)
 }
 
 

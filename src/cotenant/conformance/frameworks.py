@@ -5,8 +5,8 @@
 import sys
 from importlib.util import find_spec
 
-from cotenant.conformance.checks import Bench, Check, Finding, SkippedError
-from cotenant.conformance.report import Rung
+from cotenant.conformance.bench import Bench, Check, Finding, SkippedError
+from cotenant.conformance.report import Way
 from cotenant.conformance.running import Client, Slice
 
 TIMEOUT_S = 300.0
@@ -58,11 +58,11 @@ def answer(said):
 
 
 def _check(name: str, script: str) -> Check:
-    def measure(bench: Bench, rung: Rung) -> Finding:
+    def measure(bench: Bench, way: Way) -> Finding:
         if find_spec(name) is None:
             raise SkippedError("is not installed")
         limit = bench.device.free_mib // 2
-        before = Slice(rung=rung, memory_mib=limit).command(bench.runner.gpu)
+        before = Slice(way=way, memory_mib=limit).command(bench.runner.gpu)
         command = [*before, sys.executable, "-P", "-c", _ANSWER + script]
         with Client(command, bench.runner.gpu, TIMEOUT_S) as client:
             said = client.result()["said"]

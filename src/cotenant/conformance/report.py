@@ -11,7 +11,7 @@ FORMAT = 1
 """of the report"""
 
 
-class Rung(StrEnum):
+class Way(StrEnum):
     """How a client is limited."""
 
     NONE = "none"
@@ -20,6 +20,11 @@ class Rung(StrEnum):
     """the vGPU library, preloaded"""
     STRICT = "strict"
     """the vGPU library, also in place of the driver's"""
+    MPS = "mps"
+    """NVIDIA's Multi-Process Service"""
+
+
+BY_LIBRARY = (Way.PRELOAD, Way.STRICT)
 
 
 class Result(StrEnum):
@@ -33,7 +38,7 @@ class Result(StrEnum):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One figure of one rung."""
+    """One figure of one way to limit clients."""
 
     check: str
     rung: str

@@ -15,7 +15,8 @@ from threading import Timer
 from typing import Any
 
 from cotenant.conformance.client import READY
-from cotenant.conformance.report import Rung
+from cotenant.conformance.report import Way
+from cotenant.node.mps_daemon import PIPE
 
 MOST_WORDS = 300
 """characters of what a client wrote to standard error"""
@@ -29,20 +30,30 @@ class ClientError(Exception):
 class Slice:
     """What a client may use; amounts that are None are not limited."""
 
-    rung: Rung
+    way: Way
     memory_mib: int | None = None
     compute_percent: int | None = None
 
-    def command(self, gpu: str) -> list[str]:
-        """The beginning of a command that runs in this slice."""
-        if self.rung is Rung.NONE:
+    def command(self, gpu: str, mps: Path | None = None) -> list[str]:
+        """The beginning of a command that runs in this slice; `mps` is the folder of the MPS control daemon."""
+        if self.way is Way.NONE:
             return []
+        if self.way is Way.MPS:
+            return ["env", *(f"{name}={value}" for name, value in self._mps_variables(mps).items())]
         words = [sys.executable, "-P", "-m", "cotenant", "run", "--gpu", gpu, "--policy", "always"]
         # The memory of the driver's contexts depends on the GPU: it would blur what a limit holds.
         words += ["--overhead", "ignored"]
         words += [] if self.memory_mib is None else ["--memory", f"{self.memory_mib}MiB"]
         words += [] if self.compute_percent is None else ["--compute", f"{self.compute_percent}%"]
-        return [*words, *(["--strict"] if self.rung is Rung.STRICT else []), "--"]
+        return [*words, *(["--strict"] if self.way is Way.STRICT else []), "--"]
+
+    def _mps_variables(self, mps: Path | None) -> dict[str, str]:
+        env = {PIPE: str(mps)}
+        if self.compute_percent is not None:
+            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(self.compute_percent)
+        if self.memory_mib is not None:
+            env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={self.memory_mib}M"
+        return env
 
 
 class Client:
@@ -119,10 +130,12 @@ class Runner:
     gpu: str
     """UUID"""
     timeout_s: float = 120.0
+    mps: Path | None = None
+    """folder of its MPS control daemon; None: there is none"""
 
     def client(self, place: Slice, program: str, *numbers: int) -> Client:
         words = [sys.executable, "-P", "-m", "cotenant.conformance.client", program, *map(str, numbers)]
-        return Client([*place.command(self.gpu), *words], self.gpu, self.timeout_s)
+        return Client([*place.command(self.gpu, self.mps), *words], self.gpu, self.timeout_s)
 
     def run(self, place: Slice, program: str, *numbers: int) -> dict[str, Any]:
         """The result of a client that runs alone; ClientError if it has none."""

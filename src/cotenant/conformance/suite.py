@@ -1,14 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""All checks, and their rows on all rungs."""
+"""All checks, and their rows on all ways."""
 
 from collections.abc import Iterator, Sequence
 
-from cotenant.conformance.checks import CHECKS, FULL, QUICK, Bench, Check, Effort
+from cotenant.conformance.bench import FULL, QUICK, Bench, Check, Effort
+from cotenant.conformance.checks import CHECKS
 from cotenant.conformance.frameworks import FRAMEWORKS
-from cotenant.conformance.report import Row, Rung
+from cotenant.conformance.mps import MPS_CHECKS
+from cotenant.conformance.report import Row, Way
 
-ALL = (*CHECKS, *FRAMEWORKS)
+ALL = (*CHECKS, *MPS_CHECKS, *FRAMEWORKS)
 _SHARES = {f"compute-{percent}": percent for percent in FULL.shares}
 
 
@@ -23,8 +25,12 @@ def checks_for(effort: Effort, names: Sequence[str] = ()) -> list[Check]:
     ]
 
 
-def rows(bench: Bench, rungs: Sequence[Rung], checks: Sequence[Check]) -> Iterator[Row]:
-    """Carries out all checks on all rungs, one after the other."""
-    for check in checks:
-        for rung in rungs:
-            yield check.row(bench, rung)
+def rows(bench: Bench, ways: Sequence[Way], checks: Sequence[Check]) -> Iterator[Row]:
+    """Carries out all checks in all ways that they have, one after the other."""
+    for check, way in pairs(ways, checks):
+        yield check.row(bench, way)
+
+
+def pairs(ways: Sequence[Way], checks: Sequence[Check]) -> list[tuple[Check, Way]]:
+    """What is measured in which way."""
+    return [(check, way) for check in checks for way in ways if way in check.ways]
