@@ -168,6 +168,7 @@ def test_a_quick_run_has_fewer_checks_unless_they_are_named() -> None:
         "compute-10",
         "compute-50",
         "compute-80",
+        "mps-clients",
         "framework-torch",
         "framework-jax",
         "framework-tensorflow",
