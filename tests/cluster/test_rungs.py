@@ -189,10 +189,6 @@ def test_what_is_not_possible_is_refused_and_the_others_go_on(engine: Engine) ->
     on_old = {ISOLATION: "mps", "cotenant.io/use-types": "K40"}
     engine.create("old", {MEMORY: 1000}, annotations=on_old)
     has_event(engine, "old", "NoRoom", "isolation mps")
-    for number in range(2, 17):
-        client(engine, f"client-{number}", 100, 1)
-    client(engine, "last", 100, 1)
-    assert engine.waits("last")
     assert is_running(engine, "runs")
 
 
@@ -214,3 +210,28 @@ def test_a_foreign_control_daemon_is_left_alone_and_closes_the_gpu(engine: Engin
     for pid in foreign:
         engine.machine("node1").kill(pid)
     engine.said("waits")
+
+
+def test_instances_that_are_removed_behind_our_back_are_told_and_the_others_go_on(engine: Engine) -> None:
+    engine.create("small", {"nvidia.com/mig-1g.5gb": 1}, STAYS)
+    engine.create("large", {"nvidia.com/mig-3g.20gb": 1}, STAYS)
+    engine.create("beside", {MEMORY: 1000}, STAYS, annotations=ON_THIRD)
+    for name in ("small", "large", "beside"):
+        engine.said(name)
+    partition(engine, "1g.5gb")
+    has_event(engine, "large", "GpuFault", "this MIG instance was removed")
+    engine.create("late", {"nvidia.com/mig-3g.20gb": 1}, STAYS)
+    has_event(engine, "late", "NoRoom")
+    assert all(is_running(engine, name) for name in ("small", "large", "beside"))
+    others = (*events_of(engine, "small"), *events_of(engine, "beside"))
+    assert [reason for reason, _ in others if "Gpu" in reason] == []
+    engine.delete("large")
+    partition(engine, "1g.5gb/3g.20gb")
+    assert gpus_of(engine.started("late")) == [instance_uuid(1, 1, 3)]
+
+
+def partition(engine: Engine, layout: str) -> None:
+    """Other MIG instances for the second card, as an administrator would make them by hand."""
+    pod = engine.our_pods(MPS)[0]["metadata"]["name"]
+    code = f'import ctypes; ctypes.CDLL("libcuda.so.1").standinPartition(1, b"{layout}")'
+    engine.cluster.kubectl("exec", f"--namespace={NAMESPACE}", pod, "--", "python3", "-c", code)

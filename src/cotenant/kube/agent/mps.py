@@ -84,7 +84,7 @@ class NodeMps:
 
     def published(self) -> dict[str, ClosedGpu]:
         """Why GPUs are closed, for the scheduler."""
-        return {uuid: ClosedGpu(why=one.why, culprits=one.culprits) for uuid, one in self.closed.items()}
+        return {uuid: ClosedGpu(why=one.why, mps=True, culprits=one.culprits) for uuid, one in self.closed.items()}
 
     def follow(self, machine: Machine) -> None:
         """The GPUs of the node."""

@@ -51,7 +51,7 @@ from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.agent_report import REPORT, nvidia_driver, report_for
 from cotenant.kube.codec.assignment import Record, valid_record
-from cotenant.kube.codec.inventory import AWAY, MPS, ORPHANS, SERVERS, USED, mps_for
+from cotenant.kube.codec.inventory import AWAY, CLOSED, ORPHANS, SERVERS, USED, ClosedGpu, closed_for
 from cotenant.kube.settings import KubeSettings, MetricsPart, read_settings
 from cotenant.node.agent import JobEvent
 from cotenant.node.devices.backend import Backend, GpuUsage
@@ -64,6 +64,8 @@ from cotenant.wire.text import counted
 
 NOT_WATCHED = "kubelet and the agent's device plugin have not found each other"
 LEAVING = "the agent was told to end"
+LONGEST_FAULT = 500
+"""Characters of the sentence about a fault."""
 RECORDS = "pods"
 """Folder of the records of pods."""
 
@@ -357,6 +359,12 @@ class Agent:
         preload = find_library() is not None
         self._offers = Offers(backend.modes, preload=preload, mps=lambda: self.mps is not None and self.mps.installed)
 
+    def _faulty(self) -> dict[str, ClosedGpu]:
+        """Why GPUs of the inventory are not healthy."""
+        faults = self._usage.faults
+        uuids = (gpu.uuid for gpu in self._machine.gpus if not gpu.healthy)
+        return {uuid: ClosedGpu(why=faults[uuid][:LONGEST_FAULT]) for uuid in uuids if uuid in faults}
+
     async def _run_mps(self, mps: NodeMps) -> NoReturn:
         """Runs when all pods of the node are known: before, their control daemons would seem to be of no use."""
         await self._pods.looked.wait()
@@ -414,7 +422,7 @@ class Agent:
             away = LEAVING if self._leaving else None if plugins.is_watched() else NOT_WATCHED
             closed = {} if self.mps is None else self.mps.published()
             told = annotations_for(_unhealthy(self._machine, closed), vendor, self._codec)
-            self._node.want({**told, AWAY: away, MPS: mps_for(closed)}, totals)
+            self._node.want({**told, AWAY: away, CLOSED: closed_for({**closed, **self._faulty()})}, totals)
             await self._changed.wait()
 
     async def _looked(self, backend: Backend) -> Machine:

@@ -182,6 +182,8 @@ class UsageReport:
         self._seen: Sequence[GpuUsage] = ()
         self.latest: Sequence[GpuUsage] = ()
         """The use of the GPUs at the last look that read it; what is published may be older."""
+        self.faults: Mapping[str, str] = {}
+        """Why GPUs are not healthy, by UUID, at the last look."""
         self._judged: Sequence[GpuUsage] | None = None
         """The use that was last compared with what is published."""
         self._published: Mapping[tuple[str, str], int] = {}
@@ -193,6 +195,7 @@ class UsageReport:
         The use is read at every look if the vGPU library enforces limits, which must know the processes of each slice.
         """
         machine = backend.machine()
+        self.faults = {} if backend.vendor is Vendor.SIMULATED else backend.faults()
         due = time.monotonic() >= self._due
         # Memory that pods use of simulated GPUs cannot be told from other memory of the host.
         if backend.vendor is not Vendor.SIMULATED and (due or backend.vendor.row.preload):

@@ -37,9 +37,9 @@ USED = own_key("used")
 """Memory in use on its GPUs, for people who look; no decision depends on it."""
 SERVERS = own_key("servers")
 """How long the requests of pods with a latency objective take, and the compute share that each of them should have."""
-MPS = own_key("mps")
-"""Which GPUs are closed because of their MPS, and why."""
-SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, MPS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER, REPORT)
+CLOSED = own_key("closed")
+"""Which GPUs take no pods because of a fault, or of their MPS, and why."""
+SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, CLOSED, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER, REPORT)
 """All annotations that an agent writes on its node."""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""
@@ -106,15 +106,17 @@ class Inventory(
 
 
 class ClosedGpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A GPU that takes no pods because of its MPS."""
+    """A GPU that takes no pods."""
 
     why: Annotated[str, Meta(max_length=2000)]
+    mps: bool = False
+    """Whether that is because of its MPS, and not of a fault of the GPU."""
     culprits: Annotated[tuple[Identity, ...], Meta(max_length=64)] = ()
     """UIDs of the pods whose fault ended the others."""
 
 
-class MpsState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with the MPS of a node. Unknown fields are ignored: a later agent may add one."""
+class ClosedGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """All such GPUs of a node. Unknown fields are ignored: a later agent may add one."""
 
     version: int
     closed: Annotated[dict[Uuid, ClosedGpu], Meta(max_length=MOST_NODE_GPUS)]
@@ -183,15 +185,16 @@ def servers_of(node: Node) -> Mapping[str, ServerReport]:
     return {} if text is None else decode_annotation(SERVERS, text, Servers, VERSION).pods
 
 
-def mps_for(closed: Mapping[str, ClosedGpu]) -> str | None:
-    """The annotation's value; None: nothing is wrong."""
-    return msgspec.json.encode(MpsState(version=VERSION, closed=dict(closed))).decode() if closed else None
+def closed_for(closed: Mapping[str, ClosedGpu]) -> str | None:
+    """The annotation's value; None: no GPU is closed."""
+    chosen = ClosedGpus(version=VERSION, closed=dict(closed))
+    return msgspec.json.encode(chosen, order="deterministic").decode() if closed else None
 
 
-def mps_of(node: Node) -> Mapping[str, ClosedGpu]:
-    """The GPUs of a node that are closed because of their MPS; InputError if the annotation cannot be understood."""
-    text = node.metadata.annotations.get(MPS)
-    return {} if text is None else decode_annotation(MPS, text, MpsState, VERSION).closed
+def closed_of(node: Node) -> Mapping[str, ClosedGpu]:
+    """The GPUs of a node that take no pods; InputError if the annotation cannot be understood."""
+    text = node.metadata.annotations.get(CLOSED)
+    return {} if text is None else decode_annotation(CLOSED, text, ClosedGpus, VERSION).closed
 
 
 def inventory_for(machine: Machine, vendor: Vendor) -> str:

@@ -44,6 +44,7 @@ PREEMPTING, PREEMPTED, PREEMPTION_REFUSED = "Preempting", "Preempted", "Preempti
 SEPARATED, SEPARATION_REFUSED = "Separated", "SeparationRefused"
 LATENCY_SHARE, LATENCY_MISSED = "LatencyShare", "LatencyMissed"
 MPS_CLOSED, MPS_OPEN = "MpsClosed", "MpsOpen"
+GPU_FAULT, GPU_HEALTHY = "GpuFault", "GpuHealthy"
 RELEASED, GANG_WAITS, GANG_GIVEN_UP = "Released", "GangWaits", "GangGivenUp"
 
 

@@ -53,13 +53,13 @@ from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.extender import Extender
 from cotenant.kube.scheduler.foresight import NEW, Foresight
 from cotenant.kube.scheduler.gangs import Gangs, GangSlots
+from cotenant.kube.scheduler.gpu_events import GpuEvents
 from cotenant.kube.scheduler.inspecting import GPUSHARE, INSPECT, TOPOLOGY, gpushare_report, topology_report
 from cotenant.kube.scheduler.ladder import Ladder
 from cotenant.kube.scheduler.latency import ObjectiveKeeper
 from cotenant.kube.scheduler.learning import Learning
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, ElectedLeader, Election, Lead, SoleLeader
 from cotenant.kube.scheduler.metrics import SchedulerMetrics
-from cotenant.kube.scheduler.mps_events import MpsEvents
 from cotenant.kube.scheduler.offers import OfferedNodes
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import Preemptor
@@ -237,7 +237,7 @@ class Scheduler:
             self.decisions.pod_changed,
         )
         self.placer.considered.subscribe(self.decisions.considered)
-        signals.node_changed.subscribe(self.objectives.node_changed, MpsEvents(self._shared).node_changed)
+        signals.node_changed.subscribe(self.objectives.node_changed, GpuEvents(self._shared).node_changed)
         # A pod that the sharing gate refused may be placed by what is known now.
         signals.learned.subscribe(queue.on_learned, lambda: signals.freed.send(None), self.separator.on_learned)
         signals.freed.subscribe(self.retrier.on_freed, self.releaser.on_freed)
