@@ -24,6 +24,7 @@ BROKEN_PIPE = 141
 EXTRAS = {
     **dict.fromkeys(("h11", "grpc", "google", "uvloop", "httptools"), "kube"),
     **dict.fromkeys(("jax", "jaxlib"), "workloads"),
+    **dict.fromkeys(("mcp", "mcp_types", "pydantic"), "mcp"),
 }
 """package that not every installation has -> the extra of cotenant that installs it"""
 
@@ -62,6 +63,7 @@ SECTIONS = {
         "up": ("daemon", "Starts the daemon."),
         "down": ("daemon", "Stops the daemon; running jobs continue."),
         "status": ("daemon", "Shows the state of the daemon: GPUs, policy, number of jobs."),
+        "mcp": ("mcp", "Serves tools about GPUs and jobs to an assistant."),
         "report": ("report", "Reports use, sharing, waits and what sharing saved."),
         "prune": ("prune", "Removes the files of jobs that have ended."),
         "doctor": ("doctor", "Finds what is wrong with this machine or a cluster."),

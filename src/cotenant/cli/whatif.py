@@ -85,7 +85,7 @@ def whatif(
             replicas=replicas,
             policy=policy,
         )
-        answer = _ask_cluster(wanted, namespace, kubeconfig)
+        answer = ask_cluster(wanted, namespace, kubeconfig)
     else:
         from cotenant.wire.explanation import WhatIfRequest
 
@@ -120,7 +120,7 @@ def _ask_daemon(request: object) -> "WhatIf":
     return Client().post("/v1/whatif", WhatIf, msgspec.json.encode(request))
 
 
-def _ask_cluster(wanted: object, namespace: str | None, kubeconfig: Path | None) -> "WhatIf":
+def ask_cluster(wanted: object, namespace: str | None, kubeconfig: Path | None) -> "WhatIf":
     import asyncio
     import os
 
