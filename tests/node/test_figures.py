@@ -5,6 +5,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,19 @@ def test_counters_keep_what_ended_processes_used_until_the_tenant_is_gone(world:
     world.tenants.clear()
     world.driver.clear()
     assert world.collector.collect(world.look())[1] == ()
+
+
+def test_without_a_region_the_driver_says_what_a_tenant_got(world: World) -> None:
+    world.add("one", 11, memory_mib=100)
+    (world.folder / "slices" / "one" / REGION).unlink()
+    look = world.look()
+    usage = look.usage[0]
+    assert usage.processes is not None
+    for percent, got in ((35, 0.35), (None, None)):
+        processes = tuple(process._replace(utilisation=percent) for process in usage.processes)
+        seen = replace(look, usage=[replace(usage, processes=processes)])
+        _, (one,) = world.collector.collect(seen)
+        assert one.gpus[0].compute_got == got
 
 
 def test_a_tenant_without_a_slice_has_what_its_program_reported(world: World) -> None:

@@ -105,7 +105,7 @@ class DaemonMetrics:
             predicted_speed=self._interference.predicted(job.id),
             least_speed=request.floor,
             batch=tuner.batch(job.id) or request.batch,
-            default_batch=request.batch,
+            default_batch=self._interference.default_batch(job.id) or request.batch,
             tuner=tuner.state(job.id),
             batch_changes=tuner.changes(job.id),
             steps=total.steps,

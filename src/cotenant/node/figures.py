@@ -135,6 +135,8 @@ class Collector:
         parts = [part for part, _ in slices]
         throttled_s = one.read_throttled_s() / max(1, len(one.assigned))
         device_s = sum(part.busy_s for part in parts) if parts else one.reported_busy_s / max(1, len(one.assigned))
+        # Without a usage region, the driver's own number is better than what a program reports of itself.
+        got, busy = self._got((one.key, uuid), device_s, seen), _busy(processes)
         drifts = [_explained(part, count) for part, count in slices]
         known = None if not drifts or None in drifts else [drift for drift in drifts if drift is not None]
         memory = [process.memory_mib for process in processes]
@@ -143,7 +145,7 @@ class Collector:
             uuid=uuid,
             memory_limit_bytes=one.assigned[uuid].memory_bytes,
             compute_asked=one.assigned[uuid].compute,
-            compute_got=self._got((one.key, uuid), device_s, seen),
+            compute_got=got if parts or busy is None else busy,
             used_bytes=None if None in memory else used,
             recorded_bytes=sum(part.memory_bytes for part in parts) if parts else None,
             peak_bytes=sum(part.peak_bytes for part in parts),
@@ -175,6 +177,12 @@ def _explained(part: SliceGpu, processes: int) -> tuple[int, int] | None:
         return None
     context = min(max(0, part.drift_bytes), processes * CONTEXT_BYTES)
     return context, part.drift_bytes - context
+
+
+def _busy(processes: Sequence[ProcessUsage]) -> float | None:
+    """The part of the GPU that these processes used; None if the driver does not say it of all."""
+    parts = [process.utilisation for process in processes]
+    return None if not parts or None in parts else sum(part for part in parts if part is not None) / 100
 
 
 def _by_tenant(look: Look) -> dict[tuple[str, str], list[ProcessUsage]]:

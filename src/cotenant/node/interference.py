@@ -290,6 +290,11 @@ class InterferenceMonitor:
             return None
         return self._predict(tenant.gpu).get(job) if tenant.predicted is None else tenant.predicted
 
+    def default_batch(self, job: str) -> int | None:
+        """The batch size that its owner or its program chose; None: not known."""
+        tenant = self._tenants.get(job)
+        return None if tenant is None else tenant.default_batch
+
     def violations(self, job: str) -> int:
         """How often its latency objective was violated in this run."""
         return self._objectives.violations(job)

@@ -152,13 +152,13 @@ class Training:
         if self._parts is None or uid not in self._tenants:
             return known
         tuner, monitor = self._parts
-        hello, said = self._hellos.get(uid), self._reports.get(uid)
+        said = self._reports.get(uid)
         return replace(
             known,
             speed=monitor.speed(uid),
             predicted_speed=monitor.predicted(uid),
             batch=None if said is None else said.steps.batch,
-            default_batch=None if hello is None else hello.hello.batch,
+            default_batch=monitor.default_batch(uid),
             tuner=tuner.state(uid),
             batch_changes=tuner.changes(uid),
         )
