@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.core.units import MIB_BYTES
 from cotenant.local.job_slices import JobSlices
 from cotenant.node.company import SliceProcess, read_list
 from cotenant.node.limits import read_limits, write_read_only
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import standin_machine, submit_probe, values
+from tests.metrics.nodes import values as metric_values
 from tests.native import kit
 
 
@@ -70,6 +72,33 @@ def listed(daemon: Daemon, job: JobView) -> tuple[SliceProcess, ...]:
         return ()
     assert read_limits(found[0] / "limits").processes == found[0] / "processes"
     return read_list(found[0] / "processes")
+
+
+def test_the_metrics_have_the_truth_about_each_tenant_of_one_gpu(daemon: Daemon) -> None:
+    fits, refused = (submit_probe(daemon, mib, "60000", memory="256MiB", compute="30%").id for mib in ("100", "300"))
+
+    def scraped(name: str) -> dict[str, float]:
+        page = b"".join(daemon.client.lines("/metrics"))
+        found = metric_values(page, f"cotenant_{name}")
+        return {job: value for key, value in found.items() for job in (fits, refused) if job in key.split()}
+
+    until(lambda: scraped("tenant_refused_allocations_total").get(refused))
+    until(lambda: min(scraped("tenant_device_seconds_total").values()) > 0.1)
+    until(lambda: min(scraped("tenant_throttled_seconds_total").values()) > 0)
+    assert scraped("tenant_refused_allocations_total")[fits] == 0
+    recorded, used = scraped("tenant_memory_recorded_bytes"), scraped("tenant_memory_used_bytes")
+    assert (recorded[fits], recorded[refused]) == (100 * MIB_BYTES, 0)
+    assert used[fits] >= recorded[fits]
+    assert used[fits] != used[refused]
+    assert scraped("tenant_memory_context_bytes")[fits] == used[fits] - recorded[fits]
+    assert set(scraped("tenant_memory_drift_bytes").values()) == {0}
+    assert set(scraped("tenant_compute_asked_ratio").values()) == {0.3}
+    until(lambda: all(0.1 < got < 0.9 for got in scraped("tenant_compute_got_ratio").values()))
+    power = metric_values(b"".join(daemon.client.lines("/metrics")), "cotenant_gpu_power_watts")
+    assert set(power.values()) == {99.0}
+    for job in (fits, refused):
+        daemon.client.post(f"/v1/jobs/{job}/cancel", JobView)
+        daemon.ended(job)
 
 
 def test_the_users_own_preload_stays_behind_ours(daemon: Daemon) -> None:
