@@ -208,6 +208,25 @@ def test_a_plan_is_carried_out_when_asked_and_jobs_in_its_way_run_again(daemon: 
     assert daemon.ended(new.id).code == 0
 
 
+def test_a_job_on_a_new_instance_is_found_there_after_a_restart(daemon: Daemon) -> None:
+    """The instance before it was removed, so the driver lists it at another place than this daemon does."""
+    invoke(daemon, "apply", "--want", "4g.20gb", "--yes")
+    until(lambda: profiles(daemon) == ["1g.5gb", "4g.20gb"])
+    job = submit_probe(daemon, "15000", LONG, mig="4g.20gb", memory=None)
+    until(lambda: daemon.job(job.id).memory_used_mib)
+    before = [(gpu.uuid, gpu.mig, gpu.tenants) for gpu in daemon.client.get("/v1/gpus", list[GpuView])]
+    assert daemon.job(job.id).gpus == (2,)
+    daemon.kill()
+    daemon.up("--policy", "binpack")
+    assert [(gpu.uuid, gpu.mig, gpu.tenants) for gpu in daemon.client.get("/v1/gpus", list[GpuView])] == before
+    until(lambda: daemon.job(job.id).memory_used_mib)
+    daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+    daemon.ended(job.id)
+    daemon.stop()
+    daemon.up("--policy", "binpack")  # without jobs, what is gone is forgotten
+    assert [gpu.mig for gpu in daemon.client.get("/v1/gpus", list[GpuView])] == ["1g.5gb", "4g.20gb"]
+
+
 def test_a_layout_that_changed_since_the_plan_is_refused(daemon: Daemon) -> None:
     plan = msgspec.json.decode(invoke(daemon, "plan", "--want", "2g.10gb", "-o", "json"), type=MigPlan)
     code = "import ctypes; ctypes.CDLL('libcuda.so.1').standinPartition(0, b'1g.5gb/1g.5gb')"

@@ -28,16 +28,18 @@ from cotenant.history.segments import FolderSegments, SegmentError
 from cotenant.history.store import DAY_S, History, HistoryError, Limits
 from cotenant.local.api import application
 from cotenant.local.config import Resources, Settings
+from cotenant.local.devices import ORDER
 from cotenant.local.engine import Engine
 from cotenant.local.events import log_error, stored_setting
 from cotenant.local.isolation import BY_DEFAULT, IsolationSettings, JobIsolation
 from cotenant.local.job_slices import JobSlices, find_slices
 from cotenant.local.journal import Journal
+from cotenant.local.lifecycle import ACTIVE
 from cotenant.local.state_folder import make_state_folder
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
 from cotenant.node.connections import accept_encrypted, drop_slow_heads, is_loopback, shed_connections
 from cotenant.node.containment import find_containment
-from cotenant.node.devices.backend import Backend
+from cotenant.node.devices.backend import Backend, KnownGpu
 from cotenant.node.devices.finding import find_backend
 from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.devices.vendors import REAL, Vendor
@@ -183,6 +185,8 @@ def _backend(options: Options, journal: Journal) -> Backend:
             f"no {before.row.title} GPU was found, but the last daemon in this folder used some: repair the driver, "
             "or use simulated GPUs with --simulate"
         )
+    if isinstance(backend, NvmlBackend) and journal.jobs(ACTIVE, 1, None):
+        backend.keep_order(stored_setting(journal, ORDER, list[KnownGpu], []))
     if journal.recall(DEVICES) != backend.vendor:
         journal.remember(DEVICES, backend.vendor)
     if backend.vendor is Vendor.SIMULATED:

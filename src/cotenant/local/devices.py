@@ -11,16 +11,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
+
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
 from cotenant.local.events import log_error, stored_setting
 from cotenant.local.isolation import JobIsolation
-from cotenant.local.journal import Journal
+from cotenant.local.journal import Journal, JournalError
 from cotenant.local.views import usage_by_job
-from cotenant.node.devices.backend import Backend, GpuUsage, Running
+from cotenant.node.devices.backend import Backend, GpuUsage, KnownGpu, Running
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
 from cotenant.signals import Signal
 
+ORDER = "gpu-order"
+"""the journal's key for the GPUs in the order of their indices"""
 LOOK_EVERY_S = 1.0
 MOST_OF_A_CORE = 0.01
 
@@ -55,6 +59,7 @@ class Devices:
         """how often the GPUs were read"""
         self._seen = backend.machine()
         self.machine = self._adjusted(self._seen)
+        self._remember_order()
         self._faults = backend.faults()
 
     @property
@@ -126,6 +131,26 @@ class Devices:
             self.machine = seen
             self.changed.send(seen)
             self.inventory_changed.send()
+            self._remember_order()
+
+    def _remember_order(self) -> None:
+        """The journal knows the GPUs of a job by index: the next daemon lists them in the same order.
+
+        Only MIG instances come and go, so without any there is nothing to store, unless something was stored before.
+        """
+        stored = self._journal.recall(ORDER)
+        if stored is None and not self.machine.has_instances:
+            return
+        order = [
+            KnownGpu(uuid=one.uuid, type=one.type, memory=one.memory, mig=one.mig, card=one.card, part=one.part)
+            for one in self.machine.gpus
+        ]
+        text = msgspec.json.encode(order).decode()
+        try:
+            if text != stored:
+                self._journal.remember(ORDER, text)
+        except JournalError as error:
+            log_error(f"the order of the GPUs cannot be stored: {error}")
 
     def _adjusted(self, machine: Machine) -> Machine:
         gpus = tuple(

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from cotenant.core.model import Gpus, Machine
-from cotenant.core.units import MiB
+from cotenant.core.units import WHOLE_GPU, MiB
 from cotenant.errors import DeviceError
 from cotenant.node.devices.vendors import Vendor
 
@@ -45,6 +47,18 @@ class GpuUsage:
     """Traffic to and from it; if measuring takes long, only of a GPU with a single job."""
     temperature_celsius: float | None = None
     power_watts: float | None = None
+
+
+class KnownGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU as an earlier process listed it."""
+
+    uuid: str
+    type: str
+    memory: int
+    """MiB"""
+    mig: str | None = None
+    card: str | None = None
+    part: int = WHOLE_GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from cotenant.core.links import LinkMatrix, link_matrix_of_pairs
 from cotenant.core.model import Gpu, Gpus, Machine
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.errors import DeviceError
-from cotenant.node.devices.backend import MACHINE, GpuUsage, NoDriverError, Running
+from cotenant.node.devices.backend import MACHINE, GpuUsage, KnownGpu, NoDriverError, Running
 from cotenant.node.devices.compute_modes import ComputeModes
 from cotenant.node.devices.counters import Counters
 from cotenant.node.devices.health import RECOVERY, Health
@@ -181,6 +181,26 @@ class NvmlBackend:
             links=self._link_matrix(),
             cpu=MilliCpu(1000 * len(os.sched_getaffinity(0))),
         )
+
+    def keep_order(self, known: Sequence[KnownGpu]) -> None:
+        """Lists the GPUs in an earlier order, by which jobs that run know them; new ones come last.
+
+        MIG instances that have gone since keep their place. If a whole GPU has gone, the order stays as it is.
+        """
+        found = {gpu.name: gpu for gpu in (*self._cards, *self._gpus)}
+        ordered = [found.get(one.uuid) or self._removed_instance(one) for one in known]
+        kept = [gpu for gpu in ordered if gpu is not None]
+        if len(kept) == len(known):
+            self._gpus = [*kept, *(gpu for gpu in self._gpus if gpu not in kept)]
+
+    def _removed_instance(self, known: KnownGpu) -> _Gpu | None:
+        card = next((one for one in self._cards if known.card is not None and one.uuid == known.card), None)
+        if card is None:
+            return None
+        gpu = self._new(card.index)
+        gpu.uuid, gpu.card, gpu.absent = known.uuid, card, _REMOVED
+        gpu.type, gpu.memory, gpu.profile, gpu.compute = known.type, MiB(known.memory), known.mig, MilliGpu(known.part)
+        return gpu
 
     def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
         members = job_members(jobs, process_table(self._proc)) if jobs else {}
