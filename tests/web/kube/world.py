@@ -145,13 +145,18 @@ class Pages:
 
 @asynccontextmanager
 async def some_pages(
-    cluster: Cluster, *, actions: bool = False, history: History | None = None, synced: bool = True
+    cluster: Cluster,
+    *,
+    actions: bool = False,
+    history: History | None = None,
+    synced: bool = True,
+    settings: KubeSettings | None = None,
 ) -> AsyncIterator[Pages]:
     lines: list[str] = []
     async with cluster.serving():
         access = Access(host="127.0.0.1", port=cluster.port, token=lambda: OURS)
         parts = ClusterPages(
-            access, KubeSettings(), ErrorLog(lines.append), actions=actions, history=history, pace=PACE
+            access, settings or KubeSettings(), ErrorLog(lines.append), actions=actions, history=history, pace=PACE
         )
         listener = Listener(listen("127.0.0.1", 0), parts.application())
         async with serving([listener]):

@@ -145,6 +145,7 @@ class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     phase: str = ""
     reason: str = ""
     start_time: str | None = None
+    pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()

@@ -94,6 +94,7 @@ class ClusterAccess:
             groups=user.groups,
             verbs=verbs,
             scope=_scope_of(sight, verbs),
+            sign_out=SIGN_OUT if csrf else None,
             csrf=csrf or hmac.digest(self._key, token.encode(), "sha256").hex(),
             details=Guest(user, token, sight),
         )

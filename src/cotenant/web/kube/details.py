@@ -27,6 +27,14 @@ MOST_KEPT = 500
 LONGEST = 1_000
 """Characters of a label, an annotation or a message."""
 MOST_LABELS = 40
+MEANINGS = {
+    "PodScheduled": "It has a node.",
+    "PodReadyToStartContainers": "Its sandbox and its network are ready.",
+    "Initialized": "Its init containers have ended.",
+    "ContainersReady": "All its containers are ready.",
+    "Ready": "It is ready.",
+}
+"""Conditions that kubelet sets without a message."""
 
 
 class _Source(msgspec.Struct, frozen=True):
@@ -85,7 +93,8 @@ def _own_moments(pod: Pod) -> Iterator[Moment]:
     yield Moment(at=moment_of(pod.metadata.creation_timestamp), kind="created", text="The pod was created.")
     for one in pod.status.conditions:
         status = "" if one.status == "True" else f" {one.status}"
-        text = ": ".join(filter(None, (one.reason, one.message)))[:LONGEST] or "The condition changed."
+        told = ": ".join(filter(None, (one.reason, one.message)))[:LONGEST]
+        text = told or (MEANINGS.get(one.type, "") if one.status == "True" else "") or "The condition changed."
         yield Moment(at=moment_of(one.last_transition_time), kind=f"{one.type}{status}", text=text)
     for status_ in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         state = status_.state

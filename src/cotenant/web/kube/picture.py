@@ -144,6 +144,9 @@ class Picture:
             return
         if hidden:
             yield f"{counted(hidden, 'pod')} of namespaces that you may not list: their GPUs show {OTHER}."
+        if self._watch.agents.silent and sight.nodes:
+            silent, port = counted(self._watch.agents.silent, "agent"), self._watch.settings.metrics.port
+            yield f"What pods use is not known on some nodes: {silent} cannot be reached at port {port}."
         if not sight.nodes:
             yield "You may not list nodes, so only nodes with pods of your namespaces are shown."
 

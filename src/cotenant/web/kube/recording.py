@@ -29,6 +29,7 @@ def samples(picture: Picture) -> Iterator[Sample]:
                 "memory_used_mib": gpu.used_mib,
                 "memory_mib": gpu.memory_mib,
                 "compute_allocated": sum(one.compute for one in gpu.tenants) / 1000,
+                "utilisation": gpu.utilisation,
                 "tenants": len(gpu.tenants),
             }
             yield Sample(Entity(GPU, gpu.uuid, node=tile.node.name), values)

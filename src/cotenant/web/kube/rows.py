@@ -3,7 +3,7 @@
 """One pod of a cluster as lists show it."""
 
 from cotenant.core.model import Gpus
-from cotenant.core.units import MiB, format_memory
+from cotenant.core.units import format_memory
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import ContainerStatus, Pod, has_ended, moment_of
 from cotenant.kube.codec.queueing import is_gated
@@ -43,7 +43,7 @@ def row_of(pod: Pod, allocation: Allocation | None, tile: Tile | None, codec: Se
         speed=speeds.measured,
         predicted=speeds.predicted,
         batch=speeds.batch,
-        used_mib=MiB(tile.beyond[uid]) if tile is not None and uid in tile.beyond else None,
+        used_mib=None if tile is None or state is State.ENDED else tile.used.get(uid),
         limit_mib=None if allocation is None or state is State.ENDED else allocation.peak.memory or None,
     )
 

@@ -13,6 +13,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.history.store import History
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
+from cotenant.kube.scheduler.explaining import describe_allocation
 from cotenant.web.access import Viewer
 from cotenant.web.kube.access import Guest
 from cotenant.web.kube.acting import AsViewer
@@ -76,6 +77,8 @@ class ClusterSource:
         pod, row = await self._find(sight, job)
         events = await self._events.of(pod) if sight.sees_events(pod.metadata.namespace) else ()
         allocation = self._watch.state.bound(pod.metadata.uid)
+        if allocation is not None and row.state is not State.ENDED:
+            row = replace(row, reason=f"on node {allocation.node}: {describe_allocation(allocation)}")
         detail = JobDetail(
             row=row,
             facts=facts(pod, allocation, self._watch.settings.scheduler.policy),

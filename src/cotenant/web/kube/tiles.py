@@ -21,6 +21,14 @@ from cotenant.kube.codec.inventory import AWAY, NOT_KNOWN, MemoryInUse, machine_
 from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.state.allocation import Allocation
 from cotenant.node.devices.vendors import Vendor
+from cotenant.web.kube.agents import (
+    NO_GPU_READING,
+    NO_TENANT_READING,
+    NOTHING_READ,
+    GpuReading,
+    Reading,
+    TenantKey,
+)
 from cotenant.web.kube.watch import ClusterWatch
 from cotenant.web.model import Gpu, Health, Tenant
 from cotenant.web.model import Node as ShownNode
@@ -48,8 +56,8 @@ class Tile(NamedTuple):
     """By UID."""
     gpus: Mapping[str, Gpus]
     """By UID."""
-    beyond: Mapping[str, int]
-    """MiB that pods use, by UID, if that is more than they were assigned."""
+    used: Mapping[str, MiB]
+    """By UID; without pods of which it is not known."""
 
 
 def tile_of(node: Node, watch: ClusterWatch) -> Tile | None:
@@ -61,6 +69,7 @@ def tile_of(node: Node, watch: ClusterWatch) -> Tile | None:
     use = _use_of(node)
     taken = {one.job: claims(one.demand, one.gpus, placed.machine.gpus) for one in placed.tenants}
     speeds = _speeds(placed, known, watch.profiles)
+    reading = watch.agents.readings.get(name, NOTHING_READ)
     gpus = tuple(
         Gpu(
             index=index,
@@ -68,13 +77,16 @@ def tile_of(node: Node, watch: ClusterWatch) -> Tile | None:
             type=gpu.type,
             memory_mib=gpu.memory_capacity,
             compute=gpu.compute_capacity,
-            used_mib=MiB(use.mib[gpu.uuid]) if gpu.healthy and gpu.uuid in use.mib else None,
+            used_mib=_gpu_used(gpu, use, reading),
+            utilisation=_gpu_reading(gpu, reading).busy_percent,
+            temperature=_gpu_reading(gpu, reading).temperature,
+            power_watts=_gpu_reading(gpu, reading).power_watts,
             health=Health.FAULT if not gpu.healthy else Health.CORDONED if gpu.cordoned else Health.OK,
             note=None if gpu.healthy else "the driver reports a fault, or no longer reports the GPU",
             rungs=_rungs(gpu) if vendor.row.preload else (),
             mig=gpu.mig,
             tenants=tuple(
-                _tenant(one, known.get(one.job), taken[one.job][index], speeds.get(one.job, NO_SPEEDS), watch, use)
+                _tenant(one, known.get(one.job), taken[one.job][index], speeds.get(one.job, NO_SPEEDS), watch, gpu.uuid)
                 for one in placed.tenants
                 if index in taken[one.job]
             ),
@@ -83,28 +95,53 @@ def tile_of(node: Node, watch: ClusterWatch) -> Tile | None:
     )
     health, note = _health(node, state.closed)
     shown = ShownNode(name=name, gpus=gpus, health=health, note=note, links=_links(placed), facts=_facts(node, vendor))
-    beyond = {uid: sum(by_gpu.values()) for uid, by_gpu in use.beyond.items()}
-    return Tile(shown, speeds, {one.job: one.gpus for one in placed.tenants}, beyond)
+    return Tile(shown, speeds, {one.job: one.gpus for one in placed.tenants}, _used(shown, known, use))
 
 
 def _tenant(
-    one: PlacedTenant, its: Allocation | None, claim: Claim, speeds: Speeds, watch: ClusterWatch, use: MemoryInUse
+    one: PlacedTenant, its: Allocation | None, claim: Claim, speeds: Speeds, watch: ClusterWatch, gpu: str
 ) -> Tenant:
-    named = its is not None and bool(its.name)
-    used = sum(use.beyond.get(one.job, {}).values())
-    pod = watch.pods.get((its.namespace, its.name)) if its is not None else None
+    if its is None or not its.name:
+        return Tenant(job="", name=GONE, memory_mib=claim.memory, compute=claim.compute)
+    job, pod = f"{its.namespace}/{its.name}", watch.pods.get((its.namespace, its.name))
+    reading = watch.agents.readings.get(its.node, NOTHING_READ).tenants.get(TenantKey(job, gpu), NO_TENANT_READING)
     return Tenant(
-        job=f"{its.namespace}/{its.name}" if its is not None and named else "",
-        name=its.name if its is not None and named else GONE,
-        user=its.namespace if its is not None and named else None,
+        job=job,
+        name=its.name,
+        user=its.namespace,
         memory_mib=claim.memory,
-        used_mib=MiB(used) if used else None,
+        used_mib=reading.used_mib,
         compute=claim.compute,
+        used_compute=reading.compute,
         speed=speeds.measured,
         predicted=speeds.predicted,
-        rung=None if pod is None or its is None else rung_of(pod, its.record, its.vendor, watch.codec),
+        rung=None if pod is None else rung_of(pod, its.record, its.vendor, watch.codec),
         batch=speeds.batch,
     )
+
+
+def _gpu_reading(gpu: PlacedGpu, reading: Reading) -> GpuReading:
+    """What its agent measured; a value may date from before the GPU failed."""
+    return reading.gpus.get(gpu.uuid, NO_GPU_READING) if gpu.healthy else NO_GPU_READING
+
+
+def _gpu_used(gpu: PlacedGpu, use: MemoryInUse, reading: Reading) -> MiB | None:
+    measured = _gpu_reading(gpu, reading).used_mib
+    if measured is not None or not gpu.healthy or gpu.uuid not in use.mib:
+        return measured
+    return MiB(use.mib[gpu.uuid])
+
+
+def _used(node: ShownNode, known: Mapping[str, Allocation], use: MemoryInUse) -> dict[str, MiB]:
+    """The memory of pods: as measured, else what an agent wrote on its node about pods beyond their assignment."""
+    measured: dict[str, int] = {}
+    for gpu in node.gpus:
+        for one in gpu.tenants:
+            if one.used_mib is not None:
+                measured[one.job] = measured.get(one.job, 0) + one.used_mib
+    found = {uid: MiB(sum(by_gpu.values())) for uid, by_gpu in use.beyond.items()}
+    names = {uid: f"{its.namespace}/{its.name}" for uid, its in known.items()}
+    return found | {uid: MiB(measured[name]) for uid, name in names.items() if name in measured}
 
 
 def _rungs(gpu: PlacedGpu) -> tuple[str, ...]:

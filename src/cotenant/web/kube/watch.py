@@ -15,6 +15,7 @@ from typing import NoReturn
 from cotenant.kube.api.client import Client, Limits
 from cotenant.kube.api.decoding import NODES, PODS
 from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.names import AGENT, NAMESPACE, labels_of
 from cotenant.kube.api.objects import Node, Pod, containers_of, resources_of
 from cotenant.kube.api.reflector import Key, Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD
@@ -31,6 +32,7 @@ from cotenant.kube.scheduler.quota import QUOTAS, Quotas
 from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.web.kube.agents import Agents
 
 AGAIN_S = 600.0
 """Between two full lists."""
@@ -44,6 +46,7 @@ BROKEN_S = 5.0
 """The same if a request has failed since the last word."""
 RETRIED_S = 12.0
 """Requests that fail are repeated within so long, so if none failed lately, the API server is back."""
+_OURS = labels_of(AGENT)
 WATCH_LIMITS = Limits(connect_s=5.0, longest_pause_s=4.0)
 
 
@@ -78,6 +81,7 @@ class ClusterWatch:
         self.changed_nodes: set[str] = set()
         """Nodes that changed since the reader of this set cleared it."""
         self.changed_pods: set[Key] = set()
+        self._agent_addresses: dict[str, str] = {}  # by node
         self._reporting: set[str] = set()  # nodes whose profiles changed since they were last taken in
         self._failed_at = float("-inf")
         self._waiters: set[asyncio.Event] = set()
@@ -86,6 +90,7 @@ class ClusterWatch:
         self._quotas = Reflector(client, QUOTAS, self.quotas.quota_changed, pace=pace, report=self._failed)
         self._profiles = Reflector(client, PROFILES, self._profile_changed, pace=pace, report=self._log)
         self.foresight = Foresight(self._shared(client))
+        self.agents = Agents(lambda: self._agent_addresses, settings.metrics.port, self._read_agents)
 
     def _shared(self, client: Client) -> Shared:
         """What the scheduler's answers are computed from. Its parts that write are made, but never run."""
@@ -116,6 +121,7 @@ class ClusterWatch:
             for reflector in (self._nodes, self._pods, self._quotas, self._profiles):
                 group.create_task(reflector.run())
             group.create_task(self._keep_current())
+            group.create_task(self.agents.run())
         raise AssertionError("reflectors never end")
 
     def unready_reason(self) -> str | None:
@@ -183,12 +189,25 @@ class ClusterWatch:
         known = new or old
         assert known is not None
         key = known.metadata.namespace, known.metadata.name
+        if key[0] == NAMESPACE and _OURS.items() <= known.metadata.labels.items():
+            self._agent_changed(old, new)
         if new is not None and self._has_gpus(new):
             self.pods[key] = new
         elif self.pods.pop(key, None) is None:
             return  # a pod without GPUs: nothing of it is shown
         self.changed_pods.add(key)
         self.changed_nodes.update(name for name in {one.spec.node_name for one in (old, new) if one} if name)
+        self._wake()
+
+    def _agent_changed(self, old: Pod | None, new: Pod | None) -> None:
+        node = (new or old or Pod()).spec.node_name
+        if new is not None and new.status.pod_ip and not new.metadata.deletion_timestamp:
+            self._agent_addresses[node] = new.status.pod_ip
+        elif old is not None and self._agent_addresses.get(node) == old.status.pod_ip:
+            del self._agent_addresses[node]
+
+    def _read_agents(self, nodes: set[str]) -> None:
+        self.changed_nodes |= nodes
         self._wake()
 
     def _has_gpus(self, pod: Pod) -> bool:
