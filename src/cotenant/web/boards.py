@@ -38,7 +38,10 @@ async def compose_overview(viewer: Viewer, overview: Overview) -> Composition:
         keys = []
         for gpu in node.gpus:
             keys.append(key := f"gpu/{node.name}/{gpu.index}")
-            pieces[key] = Piece("small_tile" if small else "tile", (node.name, gpu, viewer.verbs))
+            arguments = (
+                (node.name, gpu, viewer.verbs) if small else (node.name, gpu, viewer.verbs, len(overview.nodes) > 1)
+            )
+            pieces[key] = Piece("small_tile" if small else "tile", arguments)
         if small:
             tiles.append(key := f"node/{node.name}")
             pieces[key] = Piece("node_row", (node.name, node.health, node.note))

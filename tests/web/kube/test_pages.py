@@ -176,6 +176,7 @@ def test_what_if_names_the_place_and_what_neighbours_lose() -> None:
         hidden = await pages.text("/whatif?gpus=1&memory=2000&group=a", ALICE)
         assert "secret-job" not in hidden
         assert "n2" not in hidden
+        assert "1 other node" in hidden
         assert (await pages.get("/whatif?gpus=1&group=b", ALICE)).status == 403
         for wrong in ("gpus=0", "gpus=x", "gpus=1&memory=lots", "gpus=1&compute=900%25"):
             answer = await pages.get(f"/whatif?{wrong}", ADMIN)

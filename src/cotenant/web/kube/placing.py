@@ -28,8 +28,7 @@ from cotenant.wire.text import counted
 MOST_VERDICTS = 100
 """Nodes in one answer."""
 MOST_OPTIONS = 10
-A_NODE = "a node"
-"""Stands for a node that the viewer may not see."""
+NOT_SEEN = "which you may not see"
 
 
 def verdicts(why: Why, sight: Sight, seen: Iterable[str]) -> tuple[Verdict, ...]:
@@ -41,7 +40,7 @@ def verdicts(why: Why, sight: Sight, seen: Iterable[str]) -> tuple[Verdict, ...]
         if sight.nodes or fit.slot.node in known
     ]
     hidden = sum(not sight.nodes and fit.slot.node not in known for fit in why.fits)
-    fits += [Verdict(place=counted(hidden, "other node"), fits=True, text="")] if hidden else []
+    fits += [Verdict(place=counted(hidden, "other node"), fits=True, text=NOT_SEEN)] if hidden else []
     refused = {node: str(reason) for node, reason in why.reasons.items()}
     return (*fits, *_refusals(refused, sight, known))[:MOST_VERDICTS]
 
@@ -77,13 +76,16 @@ async def what_if(wish: WhatIf, namespace: str, watch: ClusterWatch, sight: Sigh
     chosen = [Place(slot.node, slot.gpus) for slot in answer.slots]
     others = [Place(fit.node, fit.gpus) for fit in answer.fits[:MOST_OPTIONS]]
     options = [
-        _option(place, answer if place in chosen else None, names, sight.nodes or place.node in known)
+        _option(place, answer if place in chosen else None, names)
         for place in dict.fromkeys((*chosen, *others))
+        if sight.nodes or place.node in known
     ]
+    hidden = 0 if sight.nodes else len({fit.node for fit in answer.fits} - known)
+    fitting = (Verdict(place=counted(hidden, "other node"), fits=True, text=NOT_SEEN),) if hidden else ()
     refused = {one.node: one.text for one in answer.refusals}
     return WhatIfAnswer(
         options=tuple(options[:MOST_OPTIONS]),
-        verdicts=_refusals(refused, sight, known),
+        verdicts=(*fitting, *_refusals(refused, sight, known)),
         would_fit=tuple(one.text for one in answer.suggestions),
         text=answer.waits or "; ".join(("it would start at once", *answer.notes)),
     )
@@ -96,20 +98,21 @@ class Place(NamedTuple):
     gpus: tuple[int, ...]
 
 
-def _option(place: Place, chosen: Outcome | None, names: Mapping[str, str], is_seen: bool) -> Option:
-    """A place; what its tenants would lose is known for the place that would be chosen."""
+def _option(place: Place, chosen: Outcome | None, names: Mapping[str, str]) -> Option:
+    """A place; what its tenants would lose is known for the place that would be chosen. How fast a tenant is that the
+    viewer may not see is not shown."""
     here = [] if chosen is None else [one for one in chosen.tenants if one.node == place.node]
     own = [one.after.mean for one in here if one.job == NEW]
     return Option(
-        node=place.node if is_seen else A_NODE,
-        gpus=place.gpus if is_seen else (),
+        node=place.node,
+        gpus=place.gpus,
         speed=min(own) if own else None,
         neighbours=tuple(
             Neighbour(
                 job=names[one.job],
                 name=names[one.job].partition("/")[2] or OTHER,
-                before=None if one.before is None else round(one.before.mean, 3),
-                after=round(one.after.mean, 3),
+                before=round(one.before.mean, 3) if one.before is not None and names[one.job] else None,
+                after=round(one.after.mean, 3) if names[one.job] else None,
             )
             for one in here
             if one.job != NEW

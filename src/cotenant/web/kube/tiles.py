@@ -57,7 +57,7 @@ class Tile(NamedTuple):
     gpus: Mapping[str, Gpus]
     """By UID."""
     used: Mapping[str, MiB]
-    """By UID; without pods of which it is not known."""
+    """Memory in use, by UID, as far as it is known."""
 
 
 def tile_of(node: Node, watch: ClusterWatch) -> Tile | None:
