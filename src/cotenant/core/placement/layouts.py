@@ -102,6 +102,15 @@ def _profile(geometry: Geometry, shape: Shape, size: int) -> Profile:
     return Profile(f"{shape.compute}g.{gigabytes}gb", shape, memory, MilliGpu(1000 * shape.compute // geometry.compute))
 
 
+def wasted_compute(gpu_type: str, profiles: Sequence[Profile]) -> int:
+    """Slices of compute that no further instance can have, because these leave too little memory beside them."""
+    model = _model(gpu_type)
+    if model is None:
+        return 0
+    free = model[0].compute - sum(one.shape.compute for one in profiles)
+    return max(0, free - (model[0].memory - sum(one.shape.memory for one in profiles)))
+
+
 def can_coexist(gpu_type: str, profiles: Sequence[Profile]) -> bool:
     """Whether one GPU can have all these instances at the same time."""
     model = _model(gpu_type)

@@ -3,7 +3,9 @@
 """A plan of other MIG layouts, by which requests that wait would be served, and who would have to leave for it.
 
 Requests are served in order. Each takes a free instance if one serves it, else the layout that removes the fewest free
-instances, else, if that is allowed, the layout for which the fewest tenants must leave. If it is known at which slices
+instances, else, if that is allowed, the layout for which the fewest tenants must leave. Among layouts that remove as
+many, one that fills a GPU leaves room for large instances elsewhere, and one that wastes no slices of compute leaves
+room for many: both are tried, and the plan that changes fewer GPUs is taken. If it is known at which slices
 the instances of a GPU are, those with tenants stay there; otherwise a layout is possible if all its instances can be
 placed in some way.
 """
@@ -15,7 +17,14 @@ from typing import NamedTuple
 
 from cotenant.core.model import Demand, Gpu, Machine, Tenant
 from cotenant.core.placement.checks import type_allowed
-from cotenant.core.placement.layouts import Profile, base_name, can_coexist, partitioned_type, profiles_of
+from cotenant.core.placement.layouts import (
+    Profile,
+    base_name,
+    can_coexist,
+    partitioned_type,
+    profiles_of,
+    wasted_compute,
+)
 from cotenant.core.placement.mig import may_use, must_be_whole
 from cotenant.core.placement.mig_moves import Place, Placed, can_be_placed
 from cotenant.core.units import WHOLE_GPU, MiB
@@ -96,6 +105,8 @@ class _Gpu:
 @dataclass
 class _State:
     gpus: dict[str, _Gpu]
+    thrifty: bool
+    """whether a layout that wastes no compute is better than one on a GPU that is partitioned already"""
     served: dict[str, str] = field(default_factory=dict)
 
 
@@ -111,7 +122,12 @@ def repartition(
 
     `slices` has what the driver says of some of the GPUs, by UUID.
     """
-    state = _State({gpu.uuid: gpu for gpu in _gpus(machine, tenants, slices or {})})
+    wanted, gpus = list(requests), {gpu.uuid: gpu for gpu in _gpus(machine, tenants, slices or {})}
+    plans = [_plan(_State(dict(gpus), thrifty), wanted, evict) for thrifty in (False, True)]
+    return min(plans, key=lambda one: (len(one.unserved), sum(len(gpu.leave) for gpu in one.changes), len(one.changes)))
+
+
+def _plan(state: _State, requests: Sequence[tuple[str, Demand]], evict: bool) -> RepartitionPlan:
     unserved: dict[str, str] = {}
     for name, demand in requests:
         why = _serve(state, name, demand, evict)
@@ -194,13 +210,15 @@ def _serve(state: _State, request: str, demand: Demand, evict: bool) -> str | No
         _put(state, replace(unused[0], profiles=(), whole=MiB(0)))  # it is in use now, and stays as it is
         state.served[request] = unused[0].uuid
         return None
-    ways = [way for gpu in state.gpus.values() if (way := _beside_tenants(gpu, request, demand)) is not None]
+    ways = [
+        way for gpu in state.gpus.values() if (way := _beside_tenants(gpu, request, demand, state.thrifty)) is not None
+    ]
     if ways:
         _put(state, min(ways, key=lambda way: way[0])[1])
         return None
     if not any(_profile_for(gpu, demand) for gpu in state.gpus.values()):
         return NO_PROFILE
-    harms = [way for gpu in state.gpus.values() if (way := _instead_of_tenants(gpu, request, demand)) is not None]
+    harms = [one for gpu in state.gpus.values() if (one := _instead_of_tenants(gpu, request, demand)) is not None]
     if not harms:
         return NO_ROOM
     _, best = min(harms, key=lambda way: way[0])
@@ -211,7 +229,7 @@ def _serve(state: _State, request: str, demand: Demand, evict: bool) -> str | No
     return f"{NO_ROOM}; {', '.join(leaving)} would have to leave"
 
 
-def _beside_tenants(gpu: _Gpu, request: str, demand: Demand) -> tuple[tuple[int, int], _Gpu] | None:
+def _beside_tenants(gpu: _Gpu, request: str, demand: Demand, thrifty: bool) -> tuple[tuple[int, int, int], _Gpu] | None:
     """The GPU with a new instance beside all that are in use, and the number of free instances that it costs."""
     profile = _profile_for(gpu, demand)
     if profile is None:
@@ -221,7 +239,8 @@ def _beside_tenants(gpu: _Gpu, request: str, demand: Demand) -> tuple[tuple[int,
     if made is None:
         return None
     removed = len([one for one in gpu.instances if one not in made.instances])
-    return (removed, not gpu.now), made  # a GPU that is not partitioned yet is the last choice
+    wasted = wasted_compute(gpu.type, [one.profile for one in made.instances]) if thrifty else 0
+    return (removed, wasted, not gpu.now), made  # a GPU that is not partitioned yet is the last choice
 
 
 def _instead_of_tenants(gpu: _Gpu, request: str, demand: Demand) -> tuple[tuple[int, int], _Gpu] | None:
