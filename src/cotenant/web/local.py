@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The source of one machine: it runs in the daemon and asks its engine."""
+
+import asyncio
+import time
+from codecs import getincrementaldecoder
+from collections.abc import AsyncGenerator, Mapping
+
+from cotenant.core.footprint import memory_limit_on, memory_on
+from cotenant.core.links import link_word
+from cotenant.core.model import Machine
+from cotenant.core.model import Tenant as CoreTenant
+from cotenant.core.units import MiB, MilliGpu
+from cotenant.errors import InputError
+from cotenant.local.engine import Engine
+from cotenant.local.events import Subscription
+from cotenant.local.queries import UnknownError
+from cotenant.node.devices.backend import GpuUsage
+from cotenant.web import local_history
+from cotenant.web.access import Viewer
+from cotenant.web.local_jobs import detail_of, row_of, whatif_answer, whatif_request
+from cotenant.web.model import (
+    Action,
+    Charts,
+    Day,
+    Gpu,
+    Health,
+    JobDetail,
+    JobRow,
+    LogPiece,
+    Node,
+    Overview,
+    Tenant,
+    Verb,
+    WhatIf,
+    WhatIfAnswer,
+)
+from cotenant.web.samples import Samples
+from cotenant.web.source import AbsentError, ForbiddenError
+from cotenant.wire.local import ENDED, WAITING_OR_ACTIVE, GpuView, JobView
+
+MOST_JOBS = 5000
+ENDED_SHOWN = 50
+TAIL_LINES = 300
+MOST_PIECE = 128 * 1024
+"""bytes of output that are sent at a time; if there is more, the rest is skipped"""
+FOLLOW_EVERY_S = 0.3
+VERBS = frozenset({Verb.CANCEL, Verb.CORDON, Verb.UNCORDON})
+"""what this engine can do"""
+
+
+class LocalSource:
+    """What the pages show of one daemon. All its viewers are its owner."""
+
+    def __init__(self, engine: Engine, user: str, host: str) -> None:
+        self._engine, self._queries = engine, engine.queries
+        self._user, self._host = user, host
+        self._waiting: set[Subscription] = set()
+        self._samples = Samples()
+        engine.looked.subscribe(self._on_look)
+
+    def _on_look(self, usage: object) -> None:
+        self._samples.add(time.time(), self._queries.active())
+        for one in self._waiting:
+            one.changed.set()
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        with self._engine.events.subscribe(-1) as subscription:
+            self._waiting.add(subscription)
+            try:
+                while not subscription.closed:
+                    yield
+                    await subscription.changed.wait()
+                    subscription.changed.clear()
+            finally:
+                self._waiting.discard(subscription)
+
+    async def snapshot(self, viewer: Viewer) -> Overview:
+        queries = self._queries
+        active = queries.jobs(WAITING_OR_ACTIVE, MOST_JOBS, None, requests=True)
+        ended = queries.jobs(ENDED, ENDED_SHOWN, None, requests=True)
+        order = {job: place for place, job in enumerate(queries.queue_order())}
+        rows = [self._row(job) for job in active]
+        rows.sort(key=lambda row: order.get(row.id, len(order)))
+        status = queries.status()
+        return Overview(
+            name=self._host,
+            policy=status["policy"],
+            devices=status["notice"],
+            nodes=(self._node({job.id: job for job in active}),),
+            jobs=(*rows, *(self._row(job) for job in reversed(ended))),
+            notes=tuple(status["notes"][1:]),
+        )
+
+    def _row(self, job: JobView) -> JobRow:
+        placed = self._queries.placed.get(job.id)
+        limit = None if placed is None or placed.memory is None else MiB(placed.memory * len(placed.gpus))
+        return row_of(job, user=self._user, node=self._host, limit=limit)
+
+    def _node(self, jobs: Mapping[str, JobView]) -> Node:
+        node, usage = self._queries.node, self._queries.usage
+        gpus = []
+        for view, hardware in zip(self._queries.gpus(), node.machine.gpus, strict=True):
+            tenants = [
+                self._tenant(one, view, jobs.get(one.job), node.machine, usage.get(view.uuid))
+                for one in node.tenants
+                if view.index in one.gpus
+            ]
+            gpus.append(_gpu(view, tuple(tenants), hardware.cordoned))
+        links = node.machine.links or ()
+        return Node(
+            name=self._host,
+            gpus=tuple(gpus),
+            links=tuple(tuple(map(link_word, row)) for row in links),
+            facts=(("Devices", self._queries.status()["notice"]),),
+        )
+
+    def _tenant(
+        self, one: CoreTenant, gpu: GpuView, job: JobView | None, machine: Machine, usage: GpuUsage | None
+    ) -> Tenant:
+        hardware, demand = machine.gpus[gpu.index], one.demand
+        requested, limit = memory_on(demand, hardware), memory_limit_on(demand, hardware)
+        used, busy = _use_of(one.job, usage) if len(one.gpus) > 1 or job is None else (None, None)
+        if job is not None and len(one.gpus) == 1:
+            used, busy = job.memory_used_mib, job.utilisation
+        return Tenant(
+            job=one.job,
+            name=one.job if job is None else job.name,
+            user=None,
+            memory_mib=requested,
+            memory_limit_mib=limit if limit > requested else None,
+            used_mib=None if used is None else MiB(used),
+            compute=demand.compute,
+            used_compute=None if busy is None else MilliGpu(round(10 * busy)),
+            speed=None if job is None or job.speed is None else round(job.speed, 2),
+            predicted=None if job is None or job.predicted is None else round(job.predicted, 2),
+            rung=None if job is None else job.isolation,
+            batch=None if job is None else job.batch,
+        )
+
+    async def job(self, viewer: Viewer, job: str) -> JobDetail:
+        view = self._job(job)
+        company: tuple[Tenant, ...] = ()
+        if view.gpus:
+            jobs = {one.id: one for one in self._queries.active()}
+            company = tuple(
+                {one.job: one for index in view.gpus for one in self._node(jobs).gpus[index].tenants}.values()
+            )
+        events = self._queries.events_of(view.id)
+        return detail_of(view, self._row(view), events, self._queries.why(view.id), company)
+
+    def _job(self, job: str) -> JobView:
+        try:
+            return self._queries.job(job)
+        except UnknownError as error:
+            raise AbsentError(str(error)) from None
+
+    async def charts(self, viewer: Viewer, job: str) -> Charts:
+        view = self._job(job)
+        recent = self._samples.of(view.id)
+        history, limit = self._engine.history, self._row(view).limit_mib
+        return await asyncio.to_thread(local_history.charts, history, view, recent, limit)
+
+    async def logs(self, viewer: Viewer, job: str) -> AsyncGenerator[LogPiece, None]:
+        view, queries = self._job(job), self._queries
+        attempt, ended = queries.progress(view.id)
+        queries.refuse_pruned_log(view.id, attempt)
+        offset = queries.log_tail(view.id, attempt, TAIL_LINES)
+        text = getincrementaldecoder("utf-8")("replace")
+        while not self._engine.stopping.is_set():
+            latest, ended = queries.progress(view.id)  # before the log, so that the last output is still sent
+            end, begun = queries.log_tail(view.id, attempt, 0), offset
+            if end - offset > MOST_PIECE:
+                offset = end - MOST_PIECE // 2
+            begin, piece = queries.read_log(view.id, attempt, offset, MOST_PIECE)
+            if piece:
+                offset = begin + len(piece)
+                yield LogPiece(text.decode(piece), begin - begun)
+            elif latest != attempt:  # the job runs again
+                attempt, offset = latest, 0
+                yield LogPiece(f"\n(attempt {attempt})\n")
+            elif ended:
+                return
+            await asyncio.sleep(FOLLOW_EVERY_S)
+
+    async def whatif(self, viewer: Viewer, wish: WhatIf) -> WhatIfAnswer:
+        names = {job.id: job.name for job in self._queries.active()}
+        return whatif_answer(self._queries.foresight.what_if(whatif_request(wish)), names, self._host)
+
+    async def day(self, viewer: Viewer) -> Day | None:
+        if self._engine.history is None:
+            return None
+        return await asyncio.to_thread(local_history.day, self._engine.history, time.time())
+
+    async def act(self, viewer: Viewer, action: Action) -> str:
+        if action.verb not in VERBS & viewer.verbs:
+            raise ForbiddenError(f"{viewer.name} may not {action.verb} this")
+        try:
+            if action.verb is Verb.CANCEL:
+                job = self._engine.cancel(action.target)
+                self._engine.events.record("asked", job.id, f"{viewer.name} cancelled it on the pages")
+                return f"{job.name} ({job.id}) is cancelled"
+            host, _, index = action.target.rpartition("/")
+            if host != self._host:
+                raise InputError(f"{action.target[:60]}: expected a GPU of {self._host}")
+            cordoned = action.verb is Verb.CORDON
+            self._engine.cordon(index, cordoned)
+        except UnknownError as error:
+            raise AbsentError(str(error)) from None
+        self._engine.events.record("asked", None, f"{viewer.name} asked for this on the pages: {action.verb} GPU {index}")
+        return f"GPU {index} takes {'no new jobs' if cordoned else 'jobs again'}"
+
+
+def _gpu(view: GpuView, tenants: tuple[Tenant, ...], cordoned: bool) -> Gpu:
+    health = Health.OK if view.healthy else Health.FAULT
+    if view.healthy and cordoned:
+        health = Health.CORDONED
+    return Gpu(
+        index=view.index,
+        uuid=view.uuid,
+        type=view.type,
+        memory_mib=MiB(view.memory_mib),
+        compute=MilliGpu(view.compute),
+        used_mib=None if view.used_mib is None else MiB(view.used_mib),
+        utilisation=None if view.utilisation is None else round(view.utilisation),
+        health=health,
+        note=view.fault,
+        rungs=("mps",) if view.mps else view.isolation,
+        mig=view.mig,
+        tenants=tenants,
+    )
+
+
+def _use_of(job: str, usage: GpuUsage | None) -> tuple[int | None, float | None]:
+    """What the processes of a job use of one GPU."""
+    own = [one for one in (usage.processes or () if usage is not None else ()) if one.job == job]
+    memory = [one.memory_mib for one in own if one.memory_mib is not None]
+    busy = [one.utilisation for one in own if one.utilisation is not None]
+    return (sum(memory) if memory else None), (float(sum(busy)) if busy else None)
