@@ -55,9 +55,9 @@ NAMES = (
 )
 USERS = ("alice", "bob", "carol", "dan", "erin")
 REASONS = (
+    "GPUs 2 3 are reserved for it, and it can start in about 12 min",
     "needs 40960 MiB on one GPU; the freest has 22528 MiB free",
     "needs 60 % of one GPU; the freest has 50 % free",
-    "GPUs 2 3 are reserved for it, and it can start in about 12 min",
     "needs 4 GPUs that are linked by NVLink; the best 4 are not",
 )
 KEY = b"k" * 32
@@ -78,7 +78,7 @@ def made_overview(nodes: int = 1, gpus: int = 8, waiting: int = 7, seed: int = 4
             user=draw.choice(USERS),
             group=None,
             state=State.WAITING,
-            reason=draw.choice((*REASONS, REASONS[0])),
+            reason=draw.choice(REASONS[1:]) if number else REASONS[0],
             asks=draw.choice(("1 GPU · 40 GiB", "1 GPU · 8 GiB · 60 %", "4 GPUs", "2 GPUs · 24 GiB · 50 %")),
             priority=draw.choice((0, 0, 0, 5)),
             submitted=now - draw.randrange(30, 9000),

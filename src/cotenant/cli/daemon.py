@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -18,8 +18,11 @@ from cotenant.core.isolation import Fallback, Rung
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.state_folder import make_state_folder
 from cotenant.node.devices.vendors import REAL_NAMES, Vendor
-from cotenant.wire.local import PruneRequest
+from cotenant.wire.local import PruneRequest, WebLink
 from cotenant.wire.text import counted
+
+if TYPE_CHECKING:
+    from cotenant.local.pages import MakePages
 
 LARGEST_LOG = 8 * 1024 * 1024
 """bytes; a larger log is renamed to daemon.log.1 when a daemon starts"""
@@ -52,6 +55,7 @@ UP_EPILOG = """\b
 Examples:
   cotenant up --detach
   cotenant up --simulate 2 --policy binpack
+  cotenant up --detach --web 8600
   cotenant up --isolation-fallback next --gpu-isolation 0=mps
 """
 
@@ -109,6 +113,12 @@ Examples:
     "--listen", metavar="PORT|HOST:PORT", help="Also listen on TCP; needs --token-file. Default: the unix socket only."
 )
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token that TCP clients must send.")
+@click.option("--web", metavar="PORT", help="Serve the pages on 127.0.0.1 at this port. Default: no pages.")
+@click.option(
+    "--reports",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder whose reports of the simulator the pages list.",
+)
 @click.option("--tls", is_flag=True, help="Encrypt TCP with a certificate made here; its fingerprint is printed.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Encrypt TCP with this certificate (PEM).")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="File with the key of the certificate (PEM).")
@@ -152,6 +162,8 @@ def up(
     look: float,
     listen: str | None,
     token_file: Path | None,
+    web: str | None,
+    reports: Path | None,
     tls: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -186,6 +198,7 @@ def up(
         look_s=look,
         listen=listen,
         token_file=token_file,
+        web=web,
         tls=tls,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -199,7 +212,7 @@ def up(
         ),
     )
     if running is None:
-        run(options)
+        run(options, None if web is None else _pages(reports))
         return
     check(options)
     _print_already_up(running)
@@ -207,6 +220,12 @@ def up(
     given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given != ["detach"]:
         click.echo("the options of this command have no effect on it; `cotenant down --wait` stops it first", err=True)
+
+
+def _pages(reports: Path | None) -> "MakePages":
+    from cotenant.web.serving import local_pages
+
+    return local_pages(reports)
 
 
 def _status_of_daemon() -> dict[str, Any] | None:
@@ -256,6 +275,8 @@ def _detach() -> None:
             for note in answer["notes"]:
                 if "fingerprint" in note:
                     click.echo(note)
+            if "--web" in " ".join(words):
+                click.echo(f"pages: {Client().post('/v1/web', WebLink).url}")
             return
         time.sleep(0.05)
     raise CotenantError(f"the daemon did not answer within {STARTED_WITHIN_S:.0f} s; see {state / 'daemon.log'}")

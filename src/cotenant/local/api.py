@@ -45,6 +45,7 @@ from cotenant.wire.local import (
     Problem,
     Pruned,
     PruneRequest,
+    WebLink,
     decode_request,
     decode_states,
 )
@@ -183,6 +184,13 @@ async def mig_apply(engine: Engine, request: Request) -> Response:
 
 async def prune(engine: Engine, request: Request) -> Response:
     return json_response(await engine.prune(decode(await bounded_body(request), PruneRequest, "a request to prune")))
+
+
+async def web_link(engine: Engine, request: Request) -> Response:
+    if engine.pages is None:
+        raise InputError("this daemon serves no pages; start it with --web PORT")
+    act = whole(request, "act", 0, 0, 1) == 1
+    return json_response(WebLink(url=engine.pages.link(act=act), act=act), 201)
 
 
 async def status(engine: Engine, request: Request) -> Response:
@@ -406,6 +414,15 @@ ENDPOINTS = (
         MigPlan,
     ),
     Endpoint("POST", "/v1/prune", "Remove the files of jobs that have ended", prune, Pruned, PruneRequest),
+    Endpoint(
+        "POST",
+        "/v1/web",
+        "Make a link to the pages, which signs a browser in once",
+        web_link,
+        WebLink,
+        status=201,
+        query=(("act", "integer"),),
+    ),
     Endpoint("GET", "/v1/events", "Stream events", events, query=(("after", "integer"),)),
     Endpoint("GET", "/metrics", "Metrics for Prometheus, in its text format", metrics),
     Endpoint("POST", "/v1/shutdown", "Stop the daemon; jobs keep running", shut_down, dict[str, Any]),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from cotenant.core.placement.policies import QUEUES, build_policy
 from cotenant.core.tuning.episode import Tuning
@@ -35,6 +36,7 @@ from cotenant.local.isolation import BY_DEFAULT, IsolationSettings, JobIsolation
 from cotenant.local.job_slices import JobSlices, find_slices
 from cotenant.local.journal import Journal
 from cotenant.local.lifecycle import ACTIVE
+from cotenant.local.pages import MakePages, address_of, open_socket
 from cotenant.local.state_folder import make_state_folder
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
 from cotenant.node.connections import accept_encrypted, drop_slow_heads, is_loopback, shed_connections
@@ -93,6 +95,8 @@ class Options:
     tls_key: Path | None = None
     keep: PruneRequest = KEEP_ALL
     """which folders of ended jobs are removed every hour"""
+    web: str | None = None
+    """PORT or HOST:PORT of the pages; None: none are served"""
     history_s: float = DAY_S
     """seconds for which samples of GPUs and tenants are kept; 0: none are recorded"""
     record_decisions: bool = True
@@ -101,7 +105,7 @@ class Options:
     """what holds jobs on NVIDIA GPUs to their limits"""
 
 
-def run(options: Options) -> None:
+def run(options: Options, pages: MakePages | None = None) -> None:
     """Runs until it is stopped by SIGTERM, SIGINT or `cotenant down`."""
     check(options)
     with ExitStack() as stack:
@@ -109,6 +113,7 @@ def run(options: Options) -> None:
         # Before anything is started: openssl may be missing, and a port may be in use.
         certificate = find_certificate(options.state, options.tls, options.tls_cert, options.tls_key)
         sockets = list(open_sockets(options, stack))
+        browsers = None if options.web is None else open_socket(options.web, stack)
         backend = _backend(options, journal)
         stack.callback(backend.close)
         notes: list[str] = []
@@ -139,7 +144,10 @@ def run(options: Options) -> None:
         )
         engine = Engine(resources, settings)
         engine.queries.notes += notes
-        asyncio.run(serve(engine, options, sockets, certificate))
+        if browsers is not None and pages is not None:
+            host, port = browsers.getsockname()
+            engine.pages = pages(engine, options.state, f"http://{host}:{port}")
+        asyncio.run(serve(engine, options, sockets, certificate, browsers))
 
 
 def _history(options: Options, stack: ExitStack, notes: list[str]) -> History | None:
@@ -222,12 +230,13 @@ async def serve(
     options: Options,
     sockets: Sequence[tuple[socket.socket, str | None]],
     certificate: Certificate | None,
+    browsers: socket.socket | None = None,
 ) -> None:
     """Serves and schedules until the engine is asked to stop, or a part of the daemon fails."""
     asyncio.get_running_loop().set_exception_handler(_log_fault)
     most = _raise_file_limit() // 4
     engine.recover()
-    servers = [_server(engine, token) for _, token in sockets]
+    servers = [_server(application(engine, token)) for _, token in sockets]
     if options.listen is not None and certificate is None and not _is_local(options.listen):
         log_error(
             f"warning: --listen {options.listen} is not encrypted: anyone on the way to this machine can read the "
@@ -248,6 +257,11 @@ async def serve(
             limiting.append(asyncio.create_task(accept_encrypted(server, bound, certificate.context())))
         else:
             serving.append(asyncio.create_task(server.serve(sockets=[bound])))
+    if browsers is not None and engine.pages is not None:
+        host, port = browsers.getsockname()
+        print(f"cotenant: pages at http://{host}:{port}; `cotenant web` prints a link that signs in", flush=True)
+        servers.append(_server(engine.pages.app))
+        serving.append(asyncio.create_task(servers[-1].serve(sockets=[browsers])))
     limiting += [asyncio.create_task(drop_slow_heads(server, HEAD_S)) for server in servers]
     limiting += [asyncio.create_task(shed_connections(server, most, SHED_EVERY_S)) for server in servers]
     scheduling = asyncio.create_task(engine.run())
@@ -266,8 +280,9 @@ async def serve(
         task.result()
 
 
-def _server(engine: Engine, token: str | None) -> uvicorn.Server:
-    config = uvicorn.Config(application(engine, token), log_level="warning", lifespan="off")
+def _server(app: ASGIApp) -> uvicorn.Server:
+    # Streams have no end, so a server that stops does not wait for it.
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     # uvicorn's own signal handlers would end the process before the engine has stopped.
     server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
@@ -340,6 +355,8 @@ def check(options: Options) -> None:
         raise InputError("give --tls alone, or --tls-cert and --tls-key together")
     if options.tls_cert is not None and options.tls_key is not None:
         read_certificate(options.tls_cert, options.tls_key)
+    if options.web is not None:
+        address_of(options.web)
     if options.gpu_memory is not None:
         _memory(options.gpu_memory)
     if len(str(options.state / "engine-00.sock").encode()) > MOST_SOCKET_PATH:

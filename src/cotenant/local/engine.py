@@ -8,6 +8,7 @@ The journal owns the state: everything here can be rebuilt from it and from the 
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -55,6 +56,7 @@ from cotenant.local.metrics import DaemonMetrics
 from cotenant.local.mig import MigChanges
 from cotenant.local.mig_layouts import LayoutChanges
 from cotenant.local.mps_watch import MpsWatch
+from cotenant.local.pages import Pages
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.pruning import EndedJob, Pruner
 from cotenant.local.queries import OVERTOOK, Queries, UnknownError
@@ -65,9 +67,11 @@ from cotenant.local.tenants import Tenants
 from cotenant.local.tuner import TuningLoop, save_history
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import placement_reason
+from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.interference import InterferenceMonitor, Newcomer
 from cotenant.node.mps import Crash
+from cotenant.signals import Signal
 from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest
 from cotenant.wire.text import counted
 
@@ -141,6 +145,8 @@ class Engine:
             stopping=self.stopping.is_set,
         )
 
+        self.pages: Pages | None = None
+        """set by the daemon if it serves them"""
         self.mps = None
         if resources.isolation is not None:
             self.mps = MpsWatch(resources.isolation.mps, self._devices, self._tenants, self._launcher)
@@ -198,6 +204,11 @@ class Engine:
     def recorded_decisions(self) -> DecisionRecorder | None:
         """What records the decisions of this engine."""
         return self._resources.decisions
+
+    @property
+    def looked(self) -> Signal[[Sequence[GpuUsage]]]:
+        """Sent when the use of the GPUs was read, about once a second."""
+        return self._devices.looked
 
     # Commands
 

@@ -212,6 +212,11 @@ class Journal:
         rows = self._rows("SELECT * FROM events WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
         return [JournalEvent(row[0], row[1], row[2], row[3] and _id_of(row[3]), row[4]) for row in rows]
 
+    def events_of(self, job: str, limit: int) -> list[JournalEvent]:
+        """The newest events of a job, oldest first."""
+        rows = self._rows("SELECT * FROM events WHERE job = ? ORDER BY id DESC LIMIT ?", (_number_of(job), limit))
+        return [JournalEvent(row[0], row[1], row[2], job, row[4]) for row in reversed(rows)]
+
     def last_event(self) -> int:
         """The id of the newest event; 0: there is none."""
         return int(self._rows("SELECT coalesce(max(id), 0) FROM events", ())[0][0])

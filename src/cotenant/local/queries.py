@@ -5,7 +5,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from cotenant import __version__
+from cotenant.core.cluster import Node
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.isolation import Granted, Refused, Rung
 from cotenant.core.model import Job, Placement, Slot
@@ -27,6 +28,7 @@ from cotenant.local import attempts
 from cotenant.local.admission import Admission, predicts
 from cotenant.local.config import Resources
 from cotenant.local.devices import Devices
+from cotenant.local.events import Event
 from cotenant.local.foresight import Foresight
 from cotenant.local.grants import JobGrants
 from cotenant.local.isolation import rung_of
@@ -47,10 +49,11 @@ from cotenant.local.lifecycle import (
 )
 from cotenant.local.mig_layouts import slices_of
 from cotenant.local.runs import Runs
-from cotenant.local.tenants import Tenants
+from cotenant.local.tenants import PlacedJob, Tenants
 from cotenant.local.tuner import read_history
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import WaitReasons, explain, gpu_views, job_view
+from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.interference import InterferenceMonitor
 from cotenant.node.launch import ISOLATION
 from cotenant.node.tuning import Tuner
@@ -76,6 +79,10 @@ MOST_EXAMINED, MOST_NAMED = 1000, 5
 """jobs that `why` examines, and jobs that it names, if it looks for those that overtook a job"""
 MOST_PLANNED = 100
 """jobs of the queue for which MIG layouts are planned"""
+
+
+MOST_EVENTS = 200
+"""of one job that are listed"""
 
 
 class UnknownError(CotenantError):
@@ -123,6 +130,29 @@ class Queries:
         """The jobs that hold a slot."""
         waiting = self._wait_reasons()
         return [self._view(self._journal.job(job), waiting) for job in sorted(self._tenants.placed)]
+
+    def queue_order(self) -> list[str]:
+        """The IDs of the waiting jobs, the next one first."""
+        return [job.id for job in self._queue.ordered]
+
+    def events_of(self, job: str) -> list[Event]:
+        """What happened to a job, oldest first, as far as it is kept."""
+        return [Event(*one) for one in self._journal.events_of(job, MOST_EVENTS)]
+
+    @property
+    def node(self) -> Node:
+        """The machine with its tenants, as the core sees it."""
+        return self._tenants.cluster.at(0)
+
+    @property
+    def placed(self) -> Mapping[str, PlacedJob]:
+        """The jobs that hold a slot, by ID."""
+        return self._tenants.placed
+
+    @property
+    def usage(self) -> Mapping[str, GpuUsage]:
+        """What is used of each GPU, by UUID."""
+        return self._devices.usage
 
     @property
     def waiting(self) -> int:

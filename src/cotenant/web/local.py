@@ -17,6 +17,7 @@ from cotenant.local.engine import Engine
 from cotenant.local.events import Subscription
 from cotenant.local.queries import UnknownError
 from cotenant.node.devices.backend import GpuUsage
+from cotenant.node.devices.vendors import Vendor
 from cotenant.web import local_history
 from cotenant.web.access import Viewer
 from cotenant.web.local_jobs import detail_of, row_of, whatif_answer, whatif_request
@@ -100,14 +101,15 @@ class LocalSource:
 
     def _node(self, jobs: Mapping[str, JobView]) -> Node:
         node, usage = self._queries.node, self._queries.usage
-        gpus = []
+        gpus, simulated = [], self._queries.status()["devices"] == Vendor.SIMULATED
         for view, hardware in zip(self._queries.gpus(), node.machine.gpus, strict=True):
             tenants = [
                 self._tenant(one, view, jobs.get(one.job), node.machine, usage.get(view.uuid))
                 for one in node.tenants
                 if view.index in one.gpus
             ]
-            gpus.append(_gpu(view, tuple(tenants), hardware.cordoned))
+            rungs = () if simulated else ("mps",) if view.mps else view.isolation
+            gpus.append(_gpu(view, tuple(tenants), hardware.cordoned, rungs))
         links = node.machine.links or ()
         return Node(
             name=self._host,
@@ -191,7 +193,8 @@ class LocalSource:
     async def day(self, viewer: Viewer) -> Day | None:
         if self._engine.history is None:
             return None
-        return await asyncio.to_thread(local_history.day, self._engine.history, time.time())
+        names = {job.id: job.name for job in self._queries.jobs((), MOST_JOBS, None)}
+        return await asyncio.to_thread(local_history.day, self._engine.history, names, time.time())
 
     async def act(self, viewer: Viewer, action: Action) -> str:
         if action.verb not in VERBS & viewer.verbs:
@@ -208,11 +211,11 @@ class LocalSource:
             self._engine.cordon(index, cordoned)
         except UnknownError as error:
             raise AbsentError(str(error)) from None
-        self._engine.events.record("asked", None, f"{viewer.name} asked for this on the pages: {action.verb} GPU {index}")
+        self._engine.events.record("asked", None, f"{viewer.name} on the pages: {action.verb} GPU {index}")
         return f"GPU {index} takes {'no new jobs' if cordoned else 'jobs again'}"
 
 
-def _gpu(view: GpuView, tenants: tuple[Tenant, ...], cordoned: bool) -> Gpu:
+def _gpu(view: GpuView, tenants: tuple[Tenant, ...], cordoned: bool, rungs: tuple[str, ...]) -> Gpu:
     health = Health.OK if view.healthy else Health.FAULT
     if view.healthy and cordoned:
         health = Health.CORDONED
@@ -226,7 +229,7 @@ def _gpu(view: GpuView, tenants: tuple[Tenant, ...], cordoned: bool) -> Gpu:
         utilisation=None if view.utilisation is None else round(view.utilisation),
         health=health,
         note=view.fault,
-        rungs=("mps",) if view.mps else view.isolation,
+        rungs=rungs,
         mig=view.mig,
         tenants=tenants,
     )

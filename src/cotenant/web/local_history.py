@@ -15,6 +15,8 @@ from cotenant.wire.text import counted
 
 POINTS = 288
 """of a chart: one for five minutes of a day"""
+LEAST_STEP_S = 30.0
+"""between two points; samples are taken every 10 s"""
 MOST_LISTED = 25
 QUANTITIES = ("speed", "predicted_speed", "batch", "memory_used_mib")
 
@@ -48,10 +50,11 @@ def _series(lines: Columns, unit: str = "", limit: float | None = None) -> Serie
     return Series(at=tuple(at), lines=found, unit=unit, limit=limit)
 
 
-def day(history: History, now: float) -> Day:
-    """What the GPUs and the queue did in the last day, and which jobs used the GPUs longest."""
-    since = now - DAY_S
-    gpus = [seen.entity for seen in history.entities(GPU, since)]
+def day(history: History, names: Mapping[str, str], now: float) -> Day:
+    """What the GPUs and the queue did in the last day, and which jobs ran longest; `names` of jobs are by ID."""
+    known = history.entities(GPU, now - DAY_S)
+    since = max(now - DAY_S, min((seen.first for seen in known), default=now - DAY_S))
+    gpus = [seen.entity for seen in known]
     busy = _mean(history, gpus, "utilisation", since, now)
     promised = {at: 100 * value for at, value in _mean(history, gpus, "compute_allocated", since, now).items()}
     shared = _mean(history, gpus, "tenants", since, now)
@@ -65,7 +68,7 @@ def day(history: History, now: float) -> Day:
             ("Tenants of a GPU, mean", _series({"tenants": shared})),
         ),
         columns=("Job", "Hours", "Mean speed", "Most memory"),
-        rows=tuple(_job_line(history, seen, since, now) for seen in jobs),
+        rows=tuple((_name(seen, names), *_job_line(history, seen, since, now)) for seen in jobs),
         text=_sentences(history, gpus, busy, since, now),
     )
 
@@ -73,9 +76,10 @@ def day(history: History, now: float) -> Day:
 def _sentences(
     history: History, gpus: Sequence[Entity], busy: Mapping[float, float], since: float, now: float
 ) -> tuple[str, ...]:
-    step = DAY_S / POINTS / 3600
+    count = _count(since, now)
+    step = (now - since) / count / 3600
     used = sum(
-        sum(1 for point in history.series(gpu, "tenants", since, now, POINTS) if point.high > 0) * step for gpu in gpus
+        sum(1 for point in history.series(gpu, "tenants", since, now, count) if point.high > 0) * step for gpu in gpus
     )
     if not busy:
         return ("Nothing was recorded in the last day.",)
@@ -83,8 +87,12 @@ def _sentences(
     return (
         f"{used:.1f} GPU-hours had tenants, on {counted(len(gpus), 'GPU')}; the GPUs were {mean:.0f} % busy on average "
         f"while the daemon ran ({len(busy) * step:.1f} h).",
-        "`cotenant report` has waits, slowdowns and what exclusive GPUs would have cost.",
     )
+
+
+def _name(seen: Seen, names: Mapping[str, str]) -> str:
+    name = names.get(seen.entity.name)
+    return seen.entity.name if name is None else f"{name} ({seen.entity.name})"
 
 
 def _job_line(history: History, seen: Seen, since: float, now: float) -> tuple[str, ...]:
@@ -92,14 +100,20 @@ def _job_line(history: History, seen: Seen, since: float, now: float) -> tuple[s
     memory = history.series(seen.entity, "memory_used_mib", since, now, 50)
     speed = f"{sum(one.mean for one in speeds) / len(speeds):.2f}×" if speeds else "–"
     most = f"{max(one.high for one in memory):.0f} MiB" if memory else "–"
-    return seen.entity.name, f"{(seen.last - max(seen.first, since)) / 3600:.2f}", speed, most
+    return f"{(seen.last - max(seen.first, since)) / 3600:.2f}", speed, most
 
 
 def _points(history: History, entity: Entity, quantity: str, since: float, until: float) -> dict[float, float]:
-    """By the end of the five minutes in which they are, so that lines of different entities have the same times."""
-    width = (until - since) / POINTS
-    found = history.series(entity, quantity, since, until, POINTS)
+    """By the end of the step in which they are, so that lines of different entities have the same times."""
+    count = _count(since, until)
+    width = (until - since) / count
+    found = history.series(entity, quantity, since, until, count)
     return {since + width * (1 + int((point.at - since) / width)): point.mean for point in found}
+
+
+def _count(since: float, until: float) -> int:
+    """How many points fit between two times."""
+    return max(1, min(POINTS, int((until - since) / LEAST_STEP_S)))
 
 
 def _mean(

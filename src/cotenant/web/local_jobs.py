@@ -90,8 +90,6 @@ def _facts(job: JobView, why: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if request is not None:
         yield "Command", shlex.join(request.command)
         yield "Folder", request.cwd
-        if request.env:
-            yield "Variables", ", ".join(sorted(request.env))
         if request.workload:
             yield "Workload", request.workload
         if request.retries:
@@ -162,13 +160,15 @@ def whatif_answer(found: Foreseen, names: Mapping[str, str], host: str) -> WhatI
             for one in here
             if one.before is not None
         )
+        words = [f"score {' / '.join(f'{part:.4g}' for part in fit.score)}"]
+        words += ["no neighbour would be slowed"] if chosen and not neighbours else []
         options.append(
             Option(
                 node=host,
                 gpus=fit.gpus,
                 speed=None if own is None else own.after.mean,
                 neighbours=neighbours,
-                text=f"score {' / '.join(f'{part:.4g}' for part in fit.score)}",
+                text="; ".join(words),
             )
         )
     return WhatIfAnswer(

@@ -24,7 +24,7 @@ LONGEST_NAME = 300
 def memory(mib: int | None) -> str:
     """`512 MiB`, `3.5 GiB`, `80 GiB`."""
     if mib is None:
-        return "?"
+        return "–"
     if mib < GIB:
         return f"{mib} MiB"
     gib = mib / GIB
@@ -40,7 +40,7 @@ def speed_class(value: float | None) -> str:
 
 
 def percent(part: float | None, whole: float = 100.0) -> str:
-    return "?" if part is None or not whole else f"{100 * part / whole:.0f} %"
+    return "–" if part is None or not whole else f"{100 * part / whole:.0f} %"
 
 
 def share(part: float, whole: float) -> str:

@@ -243,6 +243,14 @@ def demands_wanted(wanted: tuple[str, ...]) -> list[tuple[str, Demand]]:
     return found
 
 
+class WebLink(msgspec.Struct, frozen=True, kw_only=True):
+    """An address of the pages that signs a browser in, once and soon."""
+
+    url: str
+    act: bool
+    """whether the session can cancel jobs and cordon GPUs"""
+
+
 class PrunedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job whose folder was removed."""
 

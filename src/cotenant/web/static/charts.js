@@ -34,6 +34,7 @@
     if (old) old.destroy();
     plots.delete(box);
     box.replaceChildren();
+    if (!box.clientWidth) return; // hidden until the job starts
     if (!series || series.at.length < 2) {
       const text = document.createElement("p");
       text.className = "dim";

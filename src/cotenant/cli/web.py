@@ -1,0 +1,26 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant web`: a link to the pages of the daemon."""
+
+import click
+
+from cotenant.cli.client import Client
+from cotenant.cli.options import output_option
+from cotenant.cli.output import render
+from cotenant.wire.local import WebLink
+
+EPILOG = """\b
+Examples:
+  cotenant up --detach --web 8600
+  cotenant web
+  cotenant web --actions
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--actions", is_flag=True, help="Also allow to cancel jobs and to cordon GPUs. Default: read-only.")
+@output_option
+def web(actions: bool, output: str) -> None:
+    """Prints a link to the pages of the daemon. It signs in one browser, within 10 minutes."""
+    link = Client().post(f"/v1/web?act={int(actions)}", WebLink)
+    render(link, output, lambda wide: click.echo(link.url))
