@@ -9,6 +9,7 @@ from cotenant.kube.codec.queueing import GANG, GANG_SIZE, GATE
 from cotenant.kube.settings import KubeSettings, QueuePart, SchedulerPart
 from tests.kube.api_server import Refusal
 from tests.kube.control_plane import ControlPlane, play, until
+from tests.metrics.nodes import values
 
 QUEUE = KubeSettings(queue=QueuePart(namespaces=("team",)))
 OTHER = "example.com/other"
@@ -49,6 +50,9 @@ def test_gates_are_removed_as_capacity_allows_and_why_tells_the_place_in_the_que
         await until(lambda: not gates(plane, "c"))
         assert gates(plane, "d") == [GATE]
         await until(lambda: len(plane.events("Released")) == 3)
+        page = await plane.scheduler.metrics.page.text()
+        assert values(page, "cotenant_scheduler_decisions_total")["released  queue"] == 3
+        assert values(page, "cotenant_scheduler_step_duration_seconds_count")["queue"] >= 2
 
     play(story, QUEUE)
 

@@ -8,7 +8,7 @@ answer is lost, the pod itself shows whether it was bound; until then its GPUs s
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from cotenant.core.model import Reason
 from cotenant.kube.api.client import INTERRUPTED, Guard
@@ -42,6 +42,10 @@ class Binder:
     def is_binding(self, uid: str) -> bool:
         """Whether the outcome of a pod's bind is still unknown: what is held for the pod must not be changed."""
         return uid in self._tasks
+
+    def under_way(self) -> Collection[str]:
+        """The pods whose binds have no outcome yet, by UID."""
+        return self._tasks
 
     async def bind(self, args: BindingArgs) -> str:
         """Why the pod is not bound; empty if it is. A bind that takes too long goes on in the background."""

@@ -22,7 +22,7 @@ from cotenant.kube.scheduler.naming import PodName, visible_to
 from cotenant.kube.scheduler.preemption_search import Candidate, Evictable, Victims, best_candidate, priority_of
 from cotenant.kube.scheduler.retry import wait_for_change
 from cotenant.kube.scheduler.shared import Shared
-from cotenant.metrics.table import PREEMPTIONS
+from cotenant.metrics.table import PREEMPTIONS, STEPS
 
 TICK_S = 1.0
 SWEEP_S = 60.0
@@ -221,7 +221,8 @@ class Preemptor:
     async def _preempt(self, pod: Pod, refusal: _Refusal) -> None:
         shared = self._shared
         guard = shared.lead.guard()
-        found = await self._search(pod, refusal)
+        with shared.counts.timed(STEPS, "victims"):
+            found = await self._search(pod, refusal)
         best = None if found is None else self._search_node(pod, refusal, found.node)
         if best is None or not (best.victims or self._is_left_by_lower(pod, best.node)):
             refusal.postpone(shared.clock())

@@ -179,7 +179,11 @@ class Scheduler:
             )
         )
         self._subscribe(signals, queue)
-        lengths = {"waiting": lambda: self.state.waiting, "refused": self.retrier.waiting}
+        lengths = {
+            "waiting": lambda: self.state.waiting,
+            "refused": self.retrier.waiting,
+            "binding": self.binder.under_way,
+        }
         self.metrics = SchedulerMetrics(shared=shared, lengths=lengths, lags=self.watches.lags)
 
     def _make_placer(self, settings: KubeSettings, codec: Settings) -> Placer:

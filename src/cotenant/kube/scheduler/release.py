@@ -21,6 +21,7 @@ from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.queue_entry import Unit
 from cotenant.kube.scheduler.retry import PAUSE_S, RETRIED, SHARE, wait_for_change
 from cotenant.kube.scheduler.shared import Shared
+from cotenant.metrics.table import DECISIONS, STEPS
 
 SWEEP_S = 5.0
 """between two passes through the queue if nothing changes: time alone makes pods overdue and ends holds"""
@@ -117,6 +118,8 @@ class Releaser:
         began, guard = shared.clock(), shared.lead.guard()
         result = self._queue.run_pass(began, _today())
         took = shared.clock() - began
+        shared.counts.observe(STEPS, took, "queue")
+        shared.counts.add(DECISIONS, "queue", "released", "", by=sum(len(unit.pods) for unit in result.released))
         self._blocked = result.blocked
         self._wake.clear()  # the pass itself has held and released slots, which needs no other pass
         if result.more:
