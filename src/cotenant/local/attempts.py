@@ -33,6 +33,7 @@ from cotenant.local.supervisor import (
     write_durably,
 )
 from cotenant.node.containment import kill_group
+from cotenant.node.environments import has_variable
 from cotenant.node.ownership import problem_of_folder
 
 MOST_TAIL_BYTES = 16 << 20
@@ -293,17 +294,14 @@ def kill_leftovers(job_dir: Path, patience_s: float = 10.0) -> int:
 
 def find_leftovers(token: str, run: dict[str, Any] | None) -> Iterable[tuple[int, int]]:
     """Pid and start time of every living process of a run."""
-    mark = f"{TOKEN}={token}".encode()
     leader = look_at(run["pid"]) if run else None
     session = run["pid"] if run and leader and leader.start == run["start"] else None
     for pid in all_pids() - {os.getpid()}:
         seen = look_at(pid)
         if seen is None or seen.state in "ZX":
             continue
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                marked = mark in file.read().split(b"\0")
-        except OSError:
-            marked = False
+        marked = False
+        with suppress(OSError):  # not known now: its cgroup may still tell
+            marked = has_variable(pid, TOKEN, token)
         if marked or seen.session == session:
             yield pid, seen.start

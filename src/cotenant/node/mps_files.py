@@ -6,7 +6,6 @@ Tenants can write to the folders of MPS. Whatever they put there must not stop, 
 not followed, reads do not block, and a folder in place of a file is removed like a file.
 """
 
-import errno
 import os
 import re
 import secrets
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cotenant.errors import CotenantError
+from cotenant.node import environments
+from cotenant.node.environments import TRANSIENT
 
 TOKEN = "COTENANT_MPS"
 """the variable by which the control daemon and the servers that it starts are known as ours"""
@@ -27,8 +28,6 @@ _FAULT = re.compile(r"(?<![a-z])(?:fault|fatal|exception)", re.IGNORECASE)
 """also in MMU_FAULT, but not in default"""
 _NUMBER = re.compile(r"\d+")
 _CLIENT = re.compile(r"client (\d+) connected", re.IGNORECASE)
-_TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EIO})
-"""errors that say nothing about whether a file or a process exists"""
 
 
 class MpsError(CotenantError):
@@ -45,7 +44,7 @@ class MpsUnknownError(MpsError):
 
 def mps_error(what: str, error: OSError) -> MpsError:
     """The MpsError for an error of the operating system, to be read after `what`."""
-    kind = MpsUnknownError if error.errno in _TRANSIENT else MpsError
+    kind = MpsUnknownError if error.errno in TRANSIENT else MpsError
     return kind(f"{what}: {error.strerror or error}")
 
 
@@ -69,15 +68,15 @@ def content_of(path: Path, most: int = MOST_BYTES) -> bytes | None:
         with open(path, "rb", opener=open_safely) as file:
             return file.read(most) or b""
     except OSError as error:
-        if error.errno in _TRANSIENT:
+        if error.errno in TRANSIENT:
             raise mps_error(str(path), error) from error
         return None
 
 
 def has_variable(pid: int, name: str, value: str) -> bool:
-    """Whether a process was started with a variable; False if it has ended, or belongs to another user."""
-    content = content_of(Path(f"/proc/{pid}/environ"), -1)
-    return content is not None and os.fsencode(f"{name}={value}") in content.split(b"\0")
+    """Whether a process was started with a variable; MpsUnknownError if that cannot be found out now."""
+    with os_errors_as(f"/proc/{pid}/environ"):
+        return environments.has_variable(pid, name, value)
 
 
 def processes_with(token: str) -> list[int]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from cotenant.errors import CotenantError, InputError
+from cotenant.node.environments import PROC, has_variable
 from cotenant.node.limits import VARIABLE, Limits, limits_text, read_limits, write_read_only
 from cotenant.node.ownership import problem_of_folder
 from cotenant.node.region import Region, make_region, read_region
@@ -136,14 +137,15 @@ def remove_slice_if_unused(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _is_in_an_environment(limits: Path, proc: Path = Path("/proc")) -> bool:
-    """Whether a process has this limits file in its environment: it may begin to use the slice at any time."""
-    named = os.fsencode(f"{VARIABLE}={limits}")
-    for environ in proc.glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # a process of another user, or one that has ended
-            if named in environ.read_bytes().split(b"\0"):
-                return True
-    return False
+def _is_in_an_environment(limits: Path) -> bool:
+    """Whether a process has this limits file in its environment: it may begin to use the slice at any time.
+
+    True also if that cannot be found out now.
+    """
+    try:
+        return any(has_variable(int(pid), VARIABLE, limits) for pid in os.listdir(PROC) if pid.isdecimal())
+    except OSError:
+        return True
 
 
 def slice_folders(root: Path) -> list[Path]:

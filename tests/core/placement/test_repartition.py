@@ -176,3 +176,13 @@ def test_a_card_with_a_cordoned_instance_or_an_unhealthy_one_in_use_stays_as_it_
         Machine(name="n", gpus=gpus), [Tenant("j1", Demand(mig="x"), (0,))], [("r0", Demand(mig="3g.20gb"))]
     )
     assert (plan.changes, plan.served) == ((), {})
+
+
+def test_large_instances_do_not_take_the_memory_of_small_ones() -> None:
+    """Two of 3g.20gb fill the memory of a GPU and waste a slice; one on each leaves room for four small ones."""
+    gpus = tuple(Gpu(uuid=f"GPU-{i}", type=A100, memory=MiB(40_960)) for i in range(3))
+    wanted = [("a", "3g.20gb"), ("b", "3g.20gb"), *((f"s{i}", "1g.5gb") for i in range(8))]
+    plan = repartition(Machine(name="n", gpus=gpus), [], [(name, Demand(mig=profile)) for name, profile in wanted])
+    assert [Counter(change.then) for change in plan.changes] == [Counter({"1g.5gb": 4, "3g.20gb": 1})] * 2
+    alone = repartition(Machine(name="n", gpus=gpus), [], [(name, Demand(mig="3g.20gb")) for name in "ab"])
+    assert [change.then for change in alone.changes] == [("3g.20gb", "3g.20gb")]
