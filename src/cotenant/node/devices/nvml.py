@@ -10,6 +10,7 @@ in the list as long as the process lives, because jobs know their GPUs by index:
 unhealthy, and a new one comes last.
 """
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from cotenant.node.devices.counters import Counters
 from cotenant.node.devices.health import RECOVERY, Health
 from cotenant.node.devices.links import Bus, numa_node
 from cotenant.node.devices.memory_limits import MemoryLimits
+from cotenant.node.devices.nvml_events import WHOLE_CARD, FaultEvents, Faults, text_of
 from cotenant.node.devices.nvml_layout import MigLayouts
 from cotenant.node.devices.nvml_links import bus_of, linked_pairs
 from cotenant.node.devices.nvml_mig import instances_of, is_partitioned, read_instance
@@ -39,17 +41,10 @@ Library = Any
 """`pynvml` or a module with the same functions; the package has no types."""
 Handle = Any
 
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Faults of a program, not of the GPU (NVIDIA's XID catalogue; its device plugin skips the same ones)."""
-
 _IN_MIG_MODE = "in MIG mode, so it takes no jobs; its MIG instances do, if it has any (nvidia-smi mig -lgi)"
 _REMOVED = "this MIG instance was removed"
-_WHOLE_CARD = 0xFFFFFFFF
-"""Number of the GPU instance in an event that concerns the whole GPU."""
 _NUMA_WORDS = 16
 """Words of 64 bits for a set of NUMA nodes: Linux has 1,024 at most."""
-_MOST_EVENTS = 100
-"""Events read in one poll, so that a storm of events cannot delay it."""
 
 # Errors by which NVML says that it cannot answer a query here. They say nothing about the health of the GPU.
 _UNANSWERED = (
@@ -63,10 +58,6 @@ _UNANSWERED = (
     "DEPRECATED",
     "ARGUMENT_VERSION_MISMATCH",
 )
-
-
-_Faults = dict[tuple[str, int | None], str]
-"""By the UUID of a GPU and the number of its GPU instance, or `_WHOLE_CARD`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +132,7 @@ class NvmlBackend:
         self.modes = ComputeModes(library)
         self.memory_limits = MemoryLimits(library)
         self.mig_layouts = MigLayouts(library)
-        self._events: Handle | None = None
+        self._events = FaultEvents(library)
         self._links: LinkMatrix | None = None
         self._linked: tuple[str, ...] = ()
         self._recovery = recovery
@@ -218,12 +209,10 @@ class NvmlBackend:
         return ()
 
     def close(self) -> None:
-        events, self._events = self._events, None
         for gpu in (*self._cards, *self._gpus):
             gpu.counters.close()
         try:
-            if events is not None:
-                self._nvml.nvmlEventSetFree(events)
+            self._events.close()
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
             pass  # a driver that is gone holds nothing of ours
@@ -233,12 +222,12 @@ class NvmlBackend:
     def poll(self) -> None:
         """Queries the state of every GPU."""
         now = Seconds(self._clock())
-        faults = self._reported_faults()
+        faults = self._events.reported()
         silent = [self._poll_card(card, faults, now) for card in self._cards].count(False)
         if silent == len(self._cards):
             self._restart()
 
-    def _poll_card(self, card: _Gpu, faults: "_Faults", now: Seconds) -> bool:
+    def _poll_card(self, card: _Gpu, faults: Faults, now: Seconds) -> bool:
         """Queries a GPU and its MIG instances; whether it answers."""
         answers, fault = True, None
         try:
@@ -248,7 +237,7 @@ class NvmlBackend:
             answers, fault = False, self._described(error)
             if all(gpu is not card and gpu.card is not card for gpu in self._gpus):
                 self._gpus.append(card)  # it keeps its place, as no one knows yet what it is
-        fault = faults.get((card.name, _WHOLE_CARD)) or fault
+        fault = faults.get((card.name, WHOLE_CARD)) or fault
         self._judge(card, fault, now)
         for gpu in [gpu for gpu in self._gpus if gpu.card is card and gpu.absent is None]:
             own = faults.get((card.name, gpu.gpu_instance))
@@ -269,7 +258,7 @@ class NvmlBackend:
         for one in instances_of(self._query, handle) if partitioned else ():
             uuid = self._query("nvmlDeviceGetUUID", one)
             if uuid is not None:
-                there[_text(uuid)] = one
+                there[text_of(uuid)] = one
         known = [gpu for gpu in self._gpus if gpu is card or gpu.card is card]
         for gpu in known:
             gone = partitioned if gpu is card else gpu.uuid not in there
@@ -342,11 +331,11 @@ class NvmlBackend:
     def _identify(self, gpu: _Gpu, handle: Handle) -> None:
         memory = self._query("nvmlDeviceGetMemoryInfo", handle)
         gpu.memory = MiB(memory.total // MIB_BYTES if memory else 0)
-        gpu.type = _text(self._query("nvmlDeviceGetName", handle) or gpu.type)
+        gpu.type = text_of(self._query("nvmlDeviceGetName", handle) or gpu.type)
         pci = self._query("nvmlDeviceGetPciInfo", handle)
         gpu.bus = bus_of(pci) if pci else None
         gpu.numa = self._numa(gpu.bus, handle)
-        gpu.uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
+        gpu.uuid = text_of(self._nvml.nvmlDeviceGetUUID(handle))
 
     def _numa(self, bus: Bus | None, handle: Handle) -> int | None:
         """The NUMA node as the kernel knows it, or else the driver, which may name several."""
@@ -373,38 +362,9 @@ class NvmlBackend:
             return "memory rows wait to be remapped; the GPU needs a reset"
         return None
 
-    # Events: faults that the driver reports between two polls.
-
     def _watch(self, gpu: _Gpu) -> None:
-        nvml = self._nvml
-        wanted = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
-        try:
-            if self._events is None:
-                self._events = nvml.nvmlEventSetCreate()
-            handle = self._handle(gpu)
-            supported = nvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted
-            if supported:
-                nvml.nvmlDeviceRegisterEvents(handle, supported, self._events)
-        except nvml.NVMLError:
-            pass  # without events, faults are still found when the GPU is queried
-
-    def _reported_faults(self) -> "_Faults":
-        """The faults reported since the last poll."""
-        faults: _Faults = {}
-        for _ in range(_MOST_EVENTS):
-            if self._events is None:
-                break
-            try:
-                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
-                uuid = _text(self._nvml.nvmlDeviceGetUUID(event.device))
-            except self._nvml.NVMLError:
-                break  # no more events, or a GPU that cannot even be named: the poll will find its fault
-            where = uuid, int(getattr(event, "gpuInstanceId", _WHOLE_CARD))
-            if event.eventType == self._nvml.nvmlEventTypeDoubleBitEccError:
-                faults[where] = "an uncorrectable memory error was reported"
-            elif event.eventData not in APPLICATION_XIDS:
-                faults[where] = f"XID {event.eventData} was reported"
-        return faults
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._events.watch(self._handle(gpu))
 
     # Usage.
 
@@ -465,7 +425,3 @@ class NvmlBackend:
 
 def _percent(counted: float | None, otherwise: int | None) -> int | None:
     return round(counted) if counted is not None else otherwise
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -12,6 +12,7 @@ from typing import Any
 
 from cotenant.core.placement.mig_moves import Place, Placed
 from cotenant.errors import DeviceError
+from cotenant.node.devices.nvml_events import text_of
 from cotenant.node.devices.nvml_mig import instances_of
 
 MOST = 64
@@ -63,10 +64,8 @@ class MigLayouts:
         with self._errors(uuid):
             found = {}
             for handle in instances_of(self._query, self._card(uuid)):
-                name = self._nvml.nvmlDeviceGetUUID(handle)
-                found[name.decode() if isinstance(name, bytes) else str(name)] = int(
-                    self._nvml.nvmlDeviceGetGpuInstanceId(handle)
-                )
+                name = text_of(self._nvml.nvmlDeviceGetUUID(handle))
+                found[name] = int(self._nvml.nvmlDeviceGetGpuInstanceId(handle))
             return found
 
     def make(self, uuid: str, instance: Placed) -> None:
@@ -111,8 +110,7 @@ class MigLayouts:
         for number in range(self._nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             info = self._query("nvmlDeviceGetGpuInstanceProfileInfo", card, number)
             if info is not None:
-                name = info.name.decode(errors="replace") if isinstance(info.name, bytes) else str(info.name)
-                yield name.removeprefix("MIG "), info.id
+                yield text_of(info.name).removeprefix("MIG "), info.id
 
     def _groups(self, card: Any, profile: int) -> list[Any]:
         return self._listed("nvmlDeviceGetGpuInstances", card, profile, self._nvml.c_nvmlGpuInstance_t)

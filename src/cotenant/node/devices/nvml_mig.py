@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from cotenant.core.units import WHOLE_GPU, MiB, MilliGpu
+from cotenant.node.devices.nvml_events import text_of
 
 Handle = Any
 Query = Callable[..., Any]
@@ -50,14 +51,10 @@ def read_instance(query: Query, card: Handle, card_type: str, handle: Handle) ->
     compute, owned = attributes.computeInstanceSliceCount, max(1, attributes.gpuInstanceSliceCount)
     # Compute instances of one GPU instance share its memory: each counts for its part, so that the sum is right.
     memory = MiB(attributes.memorySizeMB * compute // owned)
-    name = _text(query("nvmlDeviceGetName", handle) or "")
+    name = text_of(query("nvmlDeviceGetName", handle) or "")
     part = "" if compute == owned else f"{compute}c."
     profile = (
         name.rpartition(_MARK)[2] if _MARK in name else f"{part}{owned}g.{-(-attributes.memorySizeMB // _MIB_IN_GIB)}gb"
     )
     share = MilliGpu(min(WHOLE_GPU, WHOLE_GPU * compute // slices))
     return Instance(f"{card_type}{_MARK}{profile}", profile, memory, share, query("nvmlDeviceGetGpuInstanceId", handle))
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
