@@ -95,7 +95,9 @@ static CUresult book_array(struct ct_entry *claimed, CUresult result, void *cons
     do {                                                                               \
         struct ct_entry claimed;                                                       \
         if (!claim((of) ? (full) : NULL, levels, &claimed)) return ct_refuse_in_context(claimed.device); \
-        return book_array(&claimed, CALL(name, array, __VA_ARGS__), (void *const *)(array)); \
+        CUresult result;                                                               \
+        CT_ASK_DRIVER(result, claimed.device, 0, CALL(name, array, __VA_ARGS__));      \
+        return book_array(&claimed, result, (void *const *)(array));                   \
     } while (0)
 
 #define IN_FULL(of, depth, flags)                                                                                   \

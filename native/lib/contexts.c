@@ -8,6 +8,46 @@
 #include "hooks.h"
 #include "memory.h"
 
+#define MOST_BYTES (UINT64_C(768) << 20) // of one context
+
+// What a context may take within the request of the slice.
+static uint64_t likely_bytes(int device) {
+    uint64_t used = ct_used(device, CT_DEVICE), quota = ct_quota(device), left = quota > used ? quota - used : 0;
+    return left < MOST_BYTES ? left : MOST_BYTES;
+}
+
+// The memory of a context is the driver's own and is not claimed. If there is none, and the slice has some left, others
+// have to give it back.
+#define MAKE(name, ordinal, ...)                                                                     \
+    do {                                                                                             \
+        if (!ct_in_slice()) return CALL(name, __VA_ARGS__);                                          \
+        CUresult result = CALL(name, __VA_ARGS__);                                                   \
+        int device = result == CUDA_ERROR_OUT_OF_MEMORY ? ct_device_of(ordinal) : -1;                \
+        if (device < 0) return result;                                                               \
+        CT_ASK_DRIVER(result, device, likely_bytes(device), CALL(name, __VA_ARGS__));                \
+        return result;                                                                               \
+    } while (0)
+
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice ordinal) {
+    MAKE(cuCtxCreate, ordinal, context, flags, ordinal);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice ordinal) {
+    MAKE(cuCtxCreate_v2, ordinal, context, flags, ordinal);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned flags, CUdevice ordinal) {
+    MAKE(cuCtxCreate_v3, ordinal, context, affinities, count, flags, ordinal);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice ordinal) {
+    MAKE(cuCtxCreate_v4, ordinal, context, parameters, flags, ordinal);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
+    MAKE(cuDevicePrimaryCtxRetain, ordinal, context, ordinal);
+}
+
 // The driver tells the context of a pointer only as long as the context exists, so the pointers that will go with it
 // are marked before it is destroyed.
 static bool mark_owned(struct ct_entry *entry, void *context) {

@@ -195,7 +195,7 @@ void ct_settle_graph(CUgraphExec exec) {
     do {                                                                   \
         CUresult result = ct_reserve_graph(exec);                          \
         if (result != CUDA_SUCCESS) return result;                         \
-        result = CALL(name, exec, stream);                                 \
+        CT_ASK_DRIVER(result, ct_current_device(), 0, CALL(name, exec, stream)); \
         ct_settle_graph(exec);                                             \
         return result;                                                     \
     } while (0)

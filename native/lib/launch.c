@@ -9,6 +9,7 @@
 #include "region.h"
 
 #include "hooks.h"
+#include "memory.h"
 
 #define REFRESH_EVERY 4 // launches of a thread, so that changed limits take effect soon
 
@@ -104,7 +105,7 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream on, CUr
     int device = limited ? ct_current_device() : -1;
     CUresult result = device < 0 ? CUDA_SUCCESS : ct_reserve_graph(exec);
     if (result == CUDA_SUCCESS) {
-        result = real(exec, stream);
+        CT_ASK_DRIVER(result, device, 0, real(exec, stream));
         if (device >= 0) ct_settle_graph(exec);
     }
     if (measured) ct_finish_launch(&launch);

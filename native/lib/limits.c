@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Follows the limits file and the list of processes. A thread that calls a hook checks it, at most every 20 ms, since this library has no threads
+// Follows the limits file, the grants and the list of processes. A thread that calls a hook checks it, at most every 20 ms, since this library has no threads
 // of its own; the same check keeps the region and our slot in it in order.
 
 #include <errno.h>
@@ -42,7 +42,9 @@ struct followed {
     uint64_t print;       // the same bytes are not counted as a fault again
 };
 
-static struct followed limits_file, list_file;
+static struct followed limits_file, grants_file, list_file;
+static struct ct_limits limits, grants; // as they were read last
+static bool has_grants;
 static bool has_region;
 static _Atomic uint64_t next_look;
 static uint64_t next_reap;
@@ -134,28 +136,36 @@ uint32_t ct_listed_pid(uint32_t host_pid) {
     return 0;
 }
 
-static void apply(const struct ct_limits *limits) {
-    if (strcmp(list_file.path, limits->processes) != 0) {
-        list_file = (struct followed){0};
-        strcpy(list_file.path, limits->processes);
-        listed.is_expected = *list_file.path;
-        list_processes(NULL);
+// The limits of one GPU with what is granted there at present.
+static struct ct_gpu_limits with_grant(const struct ct_gpu_limits *own) {
+    struct ct_gpu_limits both = *own;
+    for (uint32_t i = 0; has_grants && i < grants.gpus; i++) {
+        const struct ct_gpu_limits *grant = &grants.gpu[i];
+        if (strcmp(grant->uuid, own->uuid) != 0) continue;
+        both.compute = grant->compute;
+        if (!own->request || !grant->request) continue;
+        both.memory = grant->memory;
+        both.request = grant->request;
+        both.most = grant->most;
     }
-    if (!has_region && *limits->region) ct_open_region(limits->region);
-    has_region = true; // only once: what was counted in the first region would have to move
+    return both;
+}
+
+static void apply(void) {
     bool is_named[CT_DEVICES] = {false};
-    for (uint32_t i = 0; i < limits->gpus; i++) {
-        int device = ct_name_device(limits->gpu[i].uuid);
+    for (uint32_t i = 0; i < limits.gpus; i++) {
+        int device = ct_name_device(limits.gpu[i].uuid);
         if (device < 0) continue;
         is_named[device] = true;
-        put_in_force(&ct_limits_now[device], &limits->gpu[i]);
+        struct ct_gpu_limits both = with_grant(&limits.gpu[i]);
+        put_in_force(&ct_limits_now[device], &both);
     }
     for (int i = 0; i < CT_DEVICES; i++) {
-        if (!is_named[i]) put_in_force(&ct_limits_now[i], &limits->fallback);
+        if (!is_named[i]) put_in_force(&ct_limits_now[i], &limits.fallback);
     }
-    ct_policy_now = (int)limits->policy;
-    ct_priority_now = (int)limits->priority;
-    ct_ignores_overhead = limits->ignores_overhead;
+    ct_policy_now = (int)limits.policy;
+    ct_priority_now = (int)limits.priority;
+    ct_ignores_overhead = limits.ignores_overhead;
 }
 
 static ssize_t read_from_start(int file, char *to) {
@@ -194,11 +204,30 @@ static uint64_t fingerprint(size_t length) {
     return print ^ length;
 }
 
-// Both put in force what they parse.
+static bool read_grants(void);
+
+// These put in force what they parse.
 static enum ct_parsed take_limits(size_t length) {
-    struct ct_limits limits;
     enum ct_parsed parsed = ct_parse_limits(text, length, &limits);
-    if (parsed == CT_PARSED) apply(&limits);
+    if (parsed != CT_PARSED) return parsed;
+    if (strcmp(list_file.path, limits.processes) != 0) {
+        strcpy(list_file.path, limits.processes);
+        listed.is_expected = *list_file.path;
+        list_processes(NULL);
+    }
+    if (!has_region && *limits.region) ct_open_region(limits.region);
+    has_region = true; // only once: what was counted in the first region would have to move
+    if (strcmp(grants_file.path, limits.grants) != 0) {
+        strcpy(grants_file.path, limits.grants);
+        read_grants(); // before the limits are in force, which would be lower without
+    }
+    apply();
+    return parsed;
+}
+
+static enum ct_parsed take_grants(size_t length) {
+    enum ct_parsed parsed = ct_parse_limits(text, length, &grants);
+    has_grants = parsed == CT_PARSED;
     return parsed;
 }
 
@@ -246,26 +275,49 @@ static bool read_limits(void) {
     return is_read;
 }
 
-// Only what root or this user has written counts. A list that is missing is no fault: the agent may not have looked yet.
-static void read_list(void) {
-    struct stat found;
-    int file = open(list_file.path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-    bool usable = file >= 0 && ct_fstat(file, &found) == 0 && (found.st_uid == 0 || found.st_uid == geteuid()) &&
-                  !(found.st_mode & (S_IWGRP | S_IWOTH));
-    if (usable) {
-        read_file(&list_file, file, &found, take_list);
-    } else {
-        list_file.last = (struct identity){0};
-        list_processes(NULL);
-    }
-    if (file >= 0) close(file);
-}
-
 static bool has_changed(const struct followed *from) {
     struct stat found;
     struct identity there = {0};
     if (ct_stat(from->path, &found) == 0) there = identify(&found);
     return !is_same_version(&there, &from->last);
+}
+
+// A file of the agent: only what root or this user has written counts. False: there is one, and it could not be read.
+// That it is missing is no fault: the agent may not have looked yet.
+static bool read_of_agent(struct followed *from, enum ct_parsed (*take)(size_t), void (*lack)(void)) {
+    struct stat found;
+    int file = open(from->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    bool is_open = file >= 0, is_read = true;
+    if (is_open && ct_fstat(file, &found) == 0 && (found.st_uid == 0 || found.st_uid == geteuid()) &&
+        !(found.st_mode & (S_IWGRP | S_IWOTH))) {
+        is_read = read_file(from, file, &found, take);
+    } else {
+        is_read = is_open || ct_stat(from->path, &found) != 0;
+        from->last = (struct identity){0};
+        lack();
+    }
+    if (is_open) close(file);
+    return is_read;
+}
+
+static void lack_list(void) { list_processes(NULL); }
+
+static void read_list(void) { read_of_agent(&list_file, take_list, lack_list); }
+
+static void lack_grants(void) { has_grants = false; }
+
+static bool read_grants(void) {
+    if (*grants_file.path) return read_of_agent(&grants_file, take_grants, lack_grants);
+    has_grants = false;
+    return true;
+}
+
+// False: they have changed and could not be read.
+static bool confirm_grants(void) {
+    if (!*grants_file.path || !has_changed(&grants_file)) return true;
+    bool is_read = read_grants();
+    apply();
+    return is_read;
 }
 
 void ct_follow_limits(const char *from) {
@@ -294,6 +346,7 @@ static void look(uint64_t now) {
     ct_check_region(); // first of all, since the rest may write there
     ct_check_slot();
     if (has_changed(&limits_file)) read_limits();
+    confirm_grants();
     if (*list_file.path && has_changed(&list_file)) read_list();
     end_old_pause();
     ct_my_slot()->beat = now;
@@ -319,6 +372,7 @@ bool ct_confirm_limits(void) {
     struct ct_thread_state before = ct_save_thread();
     ct_acquire(&looking);
     bool is_read = !has_changed(&limits_file) || read_limits();
+    is_read = confirm_grants() && is_read;
     ct_set_free(&looking);
     ct_restore_thread(before);
     return is_read;

@@ -13,6 +13,7 @@
 //   gpu GPU-8f… memory=2147483648 host=0 compute=300 paused=0
 //   gpu GPU-9a… memory=1073741824 request=2147483648 most=3221225472 host=0 compute=300 paused=0
 //   processes /run/cotenant/slices/abc/processes   (the list of its processes; which they are is unknown if absent)
+//   grants /run/cotenant-processes/grants   (a file with the present grants; those of this file count if absent)
 //   end
 //
 // memory and host are bytes; memory=none is no limit. compute is thousandths of the GPU, 1 to 1000; 1000 is no limit.
@@ -21,6 +22,10 @@
 // most waits until memory is raised, at most CT_REQUEST_SECONDS or CT_GRANT_SECONDS; and each allocation reads the file again after it is
 // announced, so a process that lowers memory and then reads the region knows all that was allocated before. A slice has request
 // from its start or never.
+// In a container another program writes the grants than the limits, and must be quicker than what brings the limits there. So
+// the grants have a file of their own, which the line `grants` names. It has the same format, and only its gpu lines count:
+// compute replaces that of the limits; memory, request and most do if the limits have request for that GPU. Without the
+// file, or without a line in it, what the limits say counts.
 // paused=1 holds launches back on that GPU while the file was written or touched in the last CT_PAUSE_SECONDS: the
 // agent touches it every second, so that no tenant waits for ever if the agent is killed. `default` applies to GPUs
 // that no line names; without it they are unlimited. A file without its `end` line is truncated. Unknown lines and
@@ -58,6 +63,7 @@
 #define CT_PROCESSES 256
 #define CT_REQUEST_SECONDS 30
 #define CT_GRANT_SECONDS 10
+#define CT_DRIVER_SECONDS 10
 
 enum ct_policy { CT_CONSERVING, CT_ALWAYS, CT_NEVER };
 enum ct_priority { CT_HIGH, CT_LOW };
@@ -86,6 +92,7 @@ struct ct_process_list {
 struct ct_limits {
     char region[CT_PATH_BYTES];    // empty: none
     char processes[CT_PATH_BYTES]; // empty: none
+    char grants[CT_PATH_BYTES];    // empty: none
     enum ct_policy policy;
     enum ct_priority priority;
     bool ignores_overhead;
@@ -142,7 +149,7 @@ extern _Atomic bool ct_limited;
 // Reads the file again if it has changed, at most every 20 ms; otherwise costs one reading of a coarse clock.
 void ct_refresh_limits(void);
 
-// Reads the file again if it has changed, now; false: it has, and cannot be read.
+// Reads the limits and the grants again if they have changed, now; false: they have, and cannot be read.
 bool ct_confirm_limits(void);
 
 #endif

@@ -116,7 +116,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     if (device < 0 || !pointer || !bytes) return CALL(cuMemAlloc_v2, pointer, bytes);
     uint64_t taken = rounded(bytes);
     if (ct_claim(device, taken)) {
-        CUresult result = CALL(cuMemAlloc_v2, pointer, bytes);
+        CUresult result;
+        CT_ASK_DRIVER(result, device, 0, CALL(cuMemAlloc_v2, pointer, bytes));
         ct_book_pointer(device, taken, result, *pointer);
         if (!ct_may_fall_back(device, result)) return result;
     }
@@ -128,7 +129,8 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     if (device < 0 || !pointer || !bytes) return CALL(cuMemAlloc, pointer, bytes);
     uint64_t taken = rounded(bytes);
     if (!ct_claim(device, taken)) return ct_refuse_in_context(device); // managed memory has no 32-bit addresses
-    CUresult result = CALL(cuMemAlloc, pointer, bytes);
+    CUresult result;
+    CT_ASK_DRIVER(result, device, 0, CALL(cuMemAlloc, pointer, bytes));
     return ct_book_pointer(device, taken, result, *pointer);
 }
 
@@ -158,7 +160,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
         return CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
     uint64_t announced = rows(likely_pitch(width), height), taken = announced;
     if (ct_claim(device, announced)) {
-        CUresult result = CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
+        CUresult result;
+        CT_ASK_DRIVER(result, device, 0, CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element));
         if (result == CUDA_SUCCESS) taken = adjust_claim(device, announced, rows(*pitch, height));
         if (taken) ct_book_pointer(device, taken, result, *pointer);
         if (taken && !ct_may_fall_back(device, result)) return result;
@@ -178,7 +181,8 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned widt
         return CALL(cuMemAllocPitch, pointer, pitch, width, height, element);
     uint64_t announced = rows(likely_pitch(width), height), taken = announced;
     if (!ct_claim(device, announced)) return ct_refuse_in_context(device);
-    CUresult result = CALL(cuMemAllocPitch, pointer, pitch, width, height, element);
+    CUresult result;
+    CT_ASK_DRIVER(result, device, 0, CALL(cuMemAllocPitch, pointer, pitch, width, height, element));
     if (result == CUDA_SUCCESS) taken = adjust_claim(device, announced, rows(*pitch, height));
     if (taken) return ct_book_pointer(device, taken, result, *pointer);
     CALL(cuMemFree, *pointer);
@@ -193,7 +197,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     struct ct_entry claim = {.bytes = bytes, .device = (int16_t)device};
     claim.host = ct_claim(device, bytes) ? 0 : claim_host(device, bytes);
     if (claim.host == DOES_NOT_FIT) return ct_refuse_in_context(device);
-    CUresult result = CALL(cuMemAllocManaged, pointer, bytes, flags);
+    CUresult result;
+    CT_ASK_DRIVER(result, device, 0, CALL(cuMemAllocManaged, pointer, bytes, flags));
     return ct_book_claim(CT_POINTERS, &claim, result, *pointer);
 }
 

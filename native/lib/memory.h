@@ -49,6 +49,28 @@ void ct_forget_overhead(void); // in a forked child
 // grants.c: if the slice may get more memory, asks for it and waits; true: these bytes are reserved.
 bool ct_await_grant(int device, uint64_t bytes);
 
+// All waiting of this thread between the two counts together: it is as long as one allocation may wait.
+void ct_begin_attempts(void);
+void ct_end_attempts(void);
+
+// A driver that is out of memory though the slice is within its request: a neighbour was killed and its memory comes back
+// late, or the driver took memory that no account has. The call is made again for up to CT_DRIVER_SECONDS. `bytes` are
+// those that the call takes and that are in no account yet.
+struct ct_shortage {
+    uint64_t since;
+    uint32_t announced;
+};
+bool ct_may_ask_again(int device, uint64_t bytes, struct ct_shortage *shortage);
+void ct_end_shortage(int device, struct ct_shortage *shortage);
+
+#define CT_ASK_DRIVER(result, device, bytes, call)                                                           \
+    do {                                                                                                     \
+        struct ct_shortage shortage = {0};                                                                   \
+        do (result) = (call);                                                                                \
+        while ((result) == CUDA_ERROR_OUT_OF_MEMORY && ct_may_ask_again(device, bytes, &shortage));          \
+        if (__builtin_expect(shortage.since != 0, 0)) ct_end_shortage(device, &shortage);                    \
+    } while (0)
+
 static inline bool ct_claim(int device, uint64_t bytes) {
     if (bytes == 0) return true; // also while the slice holds more than its limit
     if (bytes >= CT_LARGE || ++ct_small_claims % CT_SMALL_BETWEEN == 0) {

@@ -15,7 +15,8 @@
     do {                                                                               \
         int device = ct_device_here();                                                 \
         uint64_t before = ct_measure_overhead(device);                                 \
-        CUresult result = CALL(name, module, __VA_ARGS__);                             \
+        CUresult result;                                                               \
+        CT_ASK_DRIVER(result, device, 0, CALL(name, module, __VA_ARGS__));             \
         if (device < 0 || result != CUDA_SUCCESS || ct_may_keep(device, before)) return result; \
         CALL(unload, *(module));                                                       \
         ct_measure_overhead(device);                                                   \

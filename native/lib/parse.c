@@ -133,6 +133,7 @@ static bool read_limit(struct words line, void *into) {
     }
     if (is(first, "region")) return read_path(line, limits->region);
     if (is(first, "processes")) return read_path(line, limits->processes);
+    if (is(first, "grants")) return read_path(line, limits->grants);
     if (is(first, "policy")) {
         bool known = read_choice(line, policies, &chosen);
         limits->policy = (enum ct_policy)chosen;

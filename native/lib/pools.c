@@ -117,7 +117,8 @@ struct request {
 // If the driver does not tell what a pool holds, a request is charged like any other allocation.
 static CUresult allocate_by_request(int device, const struct request *request) {
     if (!ct_claim(device, request->bytes)) return ct_fall_back(device, request->pointer, request->bytes);
-    CUresult result = request->call(request);
+    CUresult result;
+    CT_ASK_DRIVER(result, device, 0, request->call(request));
     return ct_book_pointer(device, request->bytes, result, *request->pointer);
 }
 
@@ -134,7 +135,8 @@ static CUresult allocate_pooled(int device, const struct request *request, CUstr
     struct ct_draw draw = {.more = whole_granules(request->bytes)};
     if (ct_unused_bytes(pool) == CT_UNKNOWN_BYTES) return allocate_by_request(device, request);
     if (ct_take_whole(pool, device, &draw)) {
-        CUresult result = request->call(request);
+        CUresult result;
+        CT_ASK_DRIVER(result, device, 0, request->call(request));
         bool fits = ct_settle(pool, draw);
         struct ct_entry entry = {.bytes = request->bytes, .owner = pool, .device = (int16_t)device, .kind = CT_POOLED};
         if (result != CUDA_SUCCESS && !ct_may_fall_back(device, result)) return result;

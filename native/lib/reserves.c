@@ -105,6 +105,7 @@ bool ct_take_whole(uint64_t key, int device, struct ct_draw *draw) {
 bool ct_take_part(uint64_t key, int device, uint64_t bytes, struct ct_draw *draw) {
     struct ct_thread_state before = ct_save_thread();
     bool fits = false, others = true;
+    ct_begin_attempts(); // each attempt may wait for a grant, and all of them together no longer than one
     for (int i = 0; i < TRIES && !fits && others; i++) {
         if (i > 0) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
         *draw = (struct ct_draw){.more = bytes};
@@ -113,6 +114,7 @@ bool ct_take_part(uint64_t key, int device, uint64_t bytes, struct ct_draw *draw
         if (!fits) ct_edit(CT_POOLS, key, withdraw, draw);
         others = draw->unused || draw->more;
     }
+    ct_end_attempts();
     if (!fits) *draw = (struct ct_draw){0};
     ct_restore_thread(before);
     return fits;

@@ -69,7 +69,8 @@ CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUmemAllocationProp *
     struct ct_entry chunk = {.bytes = bytes, .device = (int16_t)ct_device_at(&properties->location), .count = 1};
     if (chunk.device < 0) return CALL(cuMemCreate, handle, bytes, properties, flags);
     if (!ct_claim(chunk.device, bytes)) return ct_refuse(chunk.device);
-    CUresult result = CALL(cuMemCreate, handle, bytes, properties, flags);
+    CUresult result;
+    CT_ASK_DRIVER(result, chunk.device, 0, CALL(cuMemCreate, handle, bytes, properties, flags));
     uint64_t number = atomic_fetch_add(&last_chunk, 1) + 1;
     if (ct_book_claim(CT_CHUNKS, &chunk, result, number) == CUDA_SUCCESS) note(CT_HANDLES, *handle, 0, number);
     return result;

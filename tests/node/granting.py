@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from cotenant.node.grants import POLL_S, Member, Round, grant, margin_of
+from cotenant.node.grants import POLL_S, Member, Round, files_in, grant, margin_of
 from cotenant.node.limits import GpuLimit, Limits
 from cotenant.node.slices import PROCESSES, REGION, make_slice
 from tests.native import kit
@@ -39,7 +39,7 @@ class Tenants:
             gpu = gpu._replace(request_bytes=request, most_bytes=limit)
         folder = self.root / name
         limits = Limits(gpus=(gpu,), region=folder / REGION, processes=folder / PROCESSES)
-        self.members.append(Member(name, make_slice(self.root, name, limits), request, limit))
+        self.members.append(Member(name, files_in(make_slice(self.root, name, limits)), request, limit))
         return kit.Slice(folder)
 
     def round(self) -> list[str]:

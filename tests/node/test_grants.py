@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.units import MilliGpu
-from cotenant.node.grants import Member, grant, margin_of
+from cotenant.node.grants import Member, files_in, grant, margin_of
 from cotenant.node.limits import GpuLimit, Limits, read_limits
-from cotenant.node.slices import LIMITS, make_slice
+from cotenant.node.slices import make_slice
 from tests.native import kit
 from tests.native.kit import MIB
 from tests.native.probe import OUT_OF_MEMORY, Probe
@@ -101,7 +101,7 @@ def test_a_newcomer_starts_when_its_request_is_free(gpu: Tenants) -> None:
     borrower = gpu.add("borrower", 1024, 8000)
     with gpu.probe(borrower) as other:
         assert allocate(gpu, other, 0, 6000) == 0
-        newcomer = Member("newcomer", gpu.root / "newcomer", 4096 * MIB, 4096 * MIB, started=False)
+        newcomer = Member("newcomer", files_in(gpu.root / "newcomer"), 4096 * MIB, 4096 * MIB, started=False)
         gpu.members.append(newcomer)
         gpu.round()
         assert gpu.last is not None
@@ -116,6 +116,6 @@ def test_compute_that_nobody_requested_is_divided(tmp_path: Path) -> None:
     for name, share, limit in (("one", 200, 600), ("two", 300, 400), ("three", 200, 200)):
         limits = Limits(gpus=(GpuLimit(kit.gpu(), 1024 * MIB, MilliGpu(share)),))
         folder = make_slice(tmp_path, name, limits)
-        members.append(Member(name, folder, 1024 * MIB, 1024 * MIB, MilliGpu(share), MilliGpu(limit)))
+        members.append(Member(name, files_in(folder), 1024 * MIB, 1024 * MIB, MilliGpu(share), MilliGpu(limit)))
     grant(kit.gpu(), CARD_MIB * MIB, margin_of(CARD_MIB * MIB), members)
-    assert [read_limits(one.folder / LIMITS).gpus[0].compute for one in members] == [400, 400, 200]
+    assert [read_limits(one.files.grants).gpus[0].compute for one in members] == [400, 400, 200]

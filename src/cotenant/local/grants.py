@@ -12,7 +12,7 @@ from cotenant.core.units import MIB_BYTES, MiB, format_memory
 from cotenant.local.devices import Devices
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.tenants import PlacedJob
-from cotenant.node.grants import POLL_S, Grant, Member, Round, grant, margin_of
+from cotenant.node.grants import POLL_S, Grant, Member, Round, files_in, grant, margin_of
 from cotenant.node.launch import compute_limit_of, is_throttled, of_device
 from cotenant.signals import Signal
 from cotenant.wire.local import GrantView
@@ -96,7 +96,7 @@ class JobGrants:
         memory, limit = memory_on(demand, gpu) or gpu.memory_capacity, memory_limit_on(demand, gpu)
         return Member(
             name=job.id,
-            folder=slices.folder(job.id),
+            files=files_in(slices.folder(job.id)),
             request=(memory - gpu.host_part(memory)) * MIB_BYTES,
             limit=(max(memory, limit) - gpu.host_part(max(memory, limit))) * MIB_BYTES,
             compute=of_device(gpu, compute_on(demand, gpu)),

@@ -18,7 +18,7 @@ from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MilliGpu
 from cotenant.errors import CotenantError
 from cotenant.node.limits import GpuLimit, Limits, change_limits
 from cotenant.node.monitor import CONTEXT_BYTES, gpu_uuids
-from cotenant.node.slices import LIMITS, SliceState, read_slice
+from cotenant.node.slices import LIMITS, REGION, SliceState, read_files
 
 POLL_S = 0.05
 MARGIN_PARTS, MOST_MARGIN = 16, 1024 * MIB_BYTES
@@ -30,12 +30,26 @@ def margin_of(capacity: int) -> int:
     return min(capacity // MARGIN_PARTS, MOST_MARGIN)
 
 
+class SliceFiles(NamedTuple):
+    """Where a slice has what this module reads and writes."""
+
+    grants: Path
+    """the file with its grants: the limits file, or a file of the same format that the limits name"""
+    region: Path
+    lock: Path
+    """the folder that is locked while the grants are changed"""
+
+
+def files_in(folder: Path) -> SliceFiles:
+    """Those of a slice of this machine, which are in one folder."""
+    return SliceFiles(folder / LIMITS, folder / REGION, folder)
+
+
 class Member(NamedTuple):
     """A tenant of one GPU; memory in bytes."""
 
     name: str
-    folder: Path
-    """of its slice"""
+    files: "SliceFiles"
     request: int
     limit: int
     compute: MilliGpu = MilliGpu(0)
@@ -126,7 +140,7 @@ def _observe(member: Member, uuid: str, margin: int) -> _Seen:
     if not holder.lends:
         used = member.request if member.started else 0
         return _Seen(holder._replace(used=used), used)
-    state = read_slice(member.folder)
+    state = read_files(member.name, member.files.grants, member.files.region)
     first = first_grant(holder, margin) if member.started else 0
     if state is None:
         return _Seen(holder, first)
@@ -189,7 +203,7 @@ def _change(member: Member, uuid: str, change: Callable[[GpuLimit], GpuLimit]) -
         return replace(limits, gpus=gpus)
 
     try:
-        change_limits(member.folder / LIMITS, changed, wait=False)
+        change_limits(member.files.grants, changed, wait=False, lock=member.files.lock)
     except (OSError, CotenantError):
         return False
     return True

@@ -81,6 +81,8 @@ class Limits:
     """memory that the driver takes beyond what programs allocate (contexts, modules) counts against the limits"""
     processes: Path | None = None
     """the list of the slice's processes (`company.py`); None: which they are is unknown"""
+    grants: Path | None = None
+    """a file of this format with what is granted at present, if that is not in the limits file itself"""
 
 
 def limits_text(limits: Limits) -> str:
@@ -92,6 +94,8 @@ def limits_text(limits: Limits) -> str:
         lines.append(f"region {_path(limits.region)}")
     if limits.processes is not None:
         lines.append(f"processes {_path(limits.processes)}")
+    if limits.grants is not None:
+        lines.append(f"grants {_path(limits.grants)}")
     lines += [f"policy {limits.policy}", f"priority {limits.priority}"]
     if not limits.overhead:
         lines.append("overhead ignored")
@@ -108,7 +112,7 @@ def parse_limits(text: str) -> Limits:
         raise InputError(f"not limits: begins with {first[:40]!r}, expected {FIRST_LINE!r}")
     if "end" not in lines:
         raise InputError("not limits: the line `end` is missing, so it may be truncated")
-    region, processes, others, gpus, overhead = None, None, None, [], True
+    region, processes, grants, others, gpus, overhead = None, None, None, None, [], True
     policy, priority = ComputePolicy.CONSERVING, Priority.HIGH
     for line in lines[: lines.index("end")]:
         kind, _, rest = line.partition(" ")
@@ -126,6 +130,8 @@ def parse_limits(text: str) -> Limits:
                     overhead = rest == "counted"
                 case "processes":
                     processes = Path(rest)
+                case "grants":
+                    grants = Path(rest)
                 case "default":
                     others = _limit("", rest)
                 case "gpu":
@@ -141,6 +147,7 @@ def parse_limits(text: str) -> Limits:
         priority=priority,
         overhead=overhead,
         processes=processes,
+        grants=grants,
     )
 
 
@@ -177,13 +184,16 @@ def read_limits(path: Path) -> Limits:
     return parse_limits(content.decode(errors="replace"))
 
 
-def change_limits(path: Path, change: Callable[[Limits], Limits], *, wait: bool = True) -> Limits:
+def change_limits(
+    path: Path, change: Callable[[Limits], Limits], *, wait: bool = True, lock: Path | None = None
+) -> Limits:
     """Changes the limits of a running slice under its lock, and returns the new ones.
 
-    Without `wait`, raises BlockingIOError if the lock is taken. A tenant can hold the lock for as long as it likes, so
-    a caller that manages several slices must not wait.
+    The lock is that of a folder, the one of the file unless `lock` names another. Without `wait`, raises
+    BlockingIOError if it is taken. A tenant that can open the folder can hold the lock for as long as it likes, so a
+    caller that manages several slices must not wait.
     """
-    with _locked(path.parent, wait):
+    with _locked(lock or path.parent, wait):
         before = read_limits(path)
         after = change(before)
         if after != before:

@@ -79,8 +79,13 @@ def read_slices(root: Path) -> list[SliceState]:
 
 def read_slice(folder: Path) -> SliceState | None:
     """One slice; None if it does not exist."""
-    limits, region = _read(read_limits, folder / LIMITS), _read(read_region, folder / REGION)
-    return None if limits is None and region is None else SliceState(folder.name, limits or Limits(), region)
+    return read_files(folder.name, folder / LIMITS, folder / REGION)
+
+
+def read_files(name: str, limits_file: Path, region_file: Path) -> SliceState | None:
+    """A slice whose files are not in one folder; None if there are none."""
+    limits, region = _read(read_limits, limits_file), _read(read_region, region_file)
+    return None if limits is None and region is None else SliceState(name, limits or Limits(), region)
 
 
 def _read(reader: Callable[[Path], T], path: Path) -> T | None:
