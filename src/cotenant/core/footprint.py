@@ -52,6 +52,15 @@ def compute_on(request: Demand | Container, gpu: Gpu) -> MilliGpu:
     return MilliGpu(compute_of(request, int(gpu.compute_capacity)))
 
 
+def compute_limit_on(request: Demand | Container, gpu: Gpu) -> MilliGpu:
+    """Milli-GPU that it may have on this GPU while no other tenant requests them: at least what it requests."""
+    requested = compute_on(request, gpu)
+    if request.compute_limit is None:
+        return requested
+    limit = request.compute_limit if request.mig is None else gpu.compute_capacity * request.compute_limit // WHOLE_GPU
+    return MilliGpu(max(requested, min(limit, WHOLE_GPU)))
+
+
 def claims(demand: Demand, chosen: Gpus, gpus: Sequence[Gpu]) -> Mapping[int, Claim]:
     """The peak claim on each GPU of a slot; a GPU that was removed has nothing to claim."""
     if demand.claim is not None:

@@ -69,6 +69,14 @@ class Amounts:
     """Unit in which it states memory."""
     rewritten: tuple[tuple[str, str | None], ...] = ()
     """Resources whose amount the webhook replaces, or removes (None), so that kubelet counts no more than the core."""
+    named: frozenset[str] = frozenset()
+    """Resources that it states, each on one GPU."""
+
+    @property
+    def memory_name(self) -> str | None:
+        """The resource that states its memory as an amount."""
+        mib = self.dialect.memory_mib
+        return mib if mib in self.named else self.dialect.memory
 
 
 def amounts_of(
@@ -104,7 +112,8 @@ def amounts_of(
             if said.get(name):
                 raise InputError(f"{name} and {other} are names of one resource: use one of them")
             said[name] = said[other]
-    if dialect.divided_by is not None and dialect.divided_by in labels:
+    divided = dialect.divided_by is not None and dialect.divided_by in labels
+    if dialect.divided_by is not None and divided:
         said = _divided(dialect, said, labels[dialect.divided_by])
     gpus = _gpus(dialect, said, settings)
     memory, percent = _memory(dialect, said, settings) if measured is None else (measured, None)
@@ -122,6 +131,7 @@ def amounts_of(
         counted=counted,
         unit=unit,
         rewritten=tuple(_rewritten(dialect, said)),
+        named=frozenset(name for name, amount in said.items() if amount and not divided),
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cotenant.core.isolation import Rung
 from cotenant.core.model import ContainerKind, Demand, Gpu, Gpus, Machine, Slot
-from cotenant.core.units import MiB, MilliGpu
+from cotenant.core.units import MIB_BYTES, MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec, Resources
 from cotenant.kube.codec.assignment import (
@@ -32,7 +32,7 @@ from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
 from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.isolation import enforced_limits, rung_by_annotations
 from cotenant.kube.codec.keys import PREFIX, checked_annotations, container_key
-from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER, PROCESSES
+from cotenant.kube.codec.paths import AGENT_SOCKET, GRANTS, LIMITS, LIMITS_FOLDER, PROCESSES
 from cotenant.kube.codec.request import ContainerRequest, PodRequest, demand_for, request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings, isolation_in
 from cotenant.node.devices.vendors import REAL, Vendor
@@ -64,7 +64,8 @@ def binding_annotations(
             limits = replace(
                 assignment.launch.limits,
                 overhead=settings.count_overhead,
-                gpus=_limited(assignment.launch.limits.gpus, record.held_by(one.number)),
+                gpus=_limited(assignment.launch.limits.gpus, record.held_by(one.number), machine),
+                grants=GRANTS if any(share.is_elastic for share in record.held_by(one.number)) else None,
             )
             limits = enforced_limits(limits, pod.metadata.annotations, allowed, mps_rung(record))
             rung = mps_rung(record) or rung_by_annotations(pod.metadata.annotations, allowed)
@@ -85,10 +86,22 @@ def rung_of(pod: Pod, record: Record, vendor: Vendor | None, settings: Settings)
     return mps_rung(record) or rung_by_annotations(pod.metadata.annotations, allowed)
 
 
-def _limited(limits: Sequence[GpuLimit], shares: Sequence[Share]) -> tuple[GpuLimit, ...]:
-    """The limits, with those of a container that claims no compute beside a server with a latency objective."""
-    most = {share.gpu: MilliGpu(share.most) for share in shares if share.most and not share.compute}
-    return tuple(limit._replace(compute=most[limit.uuid]) if limit.uuid in most else limit for limit in limits)
+def _limited(limits: Sequence[GpuLimit], shares: Sequence[Share], machine: Machine) -> tuple[GpuLimit, ...]:
+    """The limits, with those of a container that claims no compute beside a server with a latency objective, and those
+    above requests."""
+    by_gpu = {share.gpu: share for share in shares}
+    gpus = {gpu.uuid: gpu for gpu in machine.gpus}
+    return tuple(_limit(limit, by_gpu[limit.uuid], gpus[limit.uuid]) for limit in limits)
+
+
+def _limit(limit: GpuLimit, share: Share, gpu: Gpu) -> GpuLimit:
+    if share.most and not share.compute:
+        limit = limit._replace(compute=MilliGpu(share.most))
+    if share.memory_limit <= share.memory or limit.memory_bytes is None:
+        return limit
+    # Nothing may be used before the agent grants it: until then allocations wait.
+    most = MiB(share.memory_limit - gpu.host_part(MiB(share.memory_limit)))
+    return limit._replace(memory_bytes=0, request_bytes=limit.memory_bytes, most_bytes=most * MIB_BYTES)
 
 
 @lru_cache(maxsize=256)

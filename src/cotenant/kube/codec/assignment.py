@@ -13,9 +13,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cotenant.core.footprint import compute_on, memory_on
+from cotenant.core.footprint import compute_limit_on, compute_on, memory_limit_on, memory_on
 from cotenant.core.isolation import BY_MPS, Rung
-from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Machine, Slot, Tenant
+from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Gpus, Machine, Slot, Tenant
 from cotenant.core.units import WHOLE_GPU, MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NUMBERS
@@ -49,6 +49,15 @@ class Share(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The largest compute share of a container that claims none, beside a server with a latency objective; 0: any."""
     rung: Rung | None = None
     """What holds the container to its share, if it is a client of MPS; None: as the annotations of the pod say."""
+    memory_limit: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 0
+    """MiB that the container may use while others leave it free; 0: no more than `memory`."""
+    compute_limit: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """Thousandths of a GPU that it may have while no other container requests them; 0: no more than `compute`."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it may use more than it is guaranteed."""
+        return self.memory_limit > self.memory or self.compute_limit > self.compute
 
 
 class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -84,15 +93,25 @@ def record_for(pod: Pod, request: PodRequest, slot: Slot, machine: Machine) -> R
     for one in request.containers:
         wanted = one.amounts.container
         own = [machine.gpus[gpu] for gpu in islice(gpus, wanted.gpus)]
-        shares = [
-            Share(
-                gpu=gpu.uuid, memory=memory_on(wanted, gpu), compute=min(WHOLE_GPU, compute_on(wanted, gpu)), rung=rung
-            )
-            for gpu in own
-        ]
-        containers.append(Held(number=one.number, kind=wanted.kind, gpus=tuple(shares)))
+        shares = tuple(_share_for(wanted, gpu, rung) for gpu in own)
+        containers.append(Held(number=one.number, kind=wanted.kind, gpus=shares))
     return Record(
         pod=pod.metadata.uid, node=slot.node, exclusive=request.demand.exclusive, containers=tuple(containers)
+    )
+
+
+def _share_for(wanted: Container, gpu: Gpu, rung: Rung | None) -> Share:
+    memory, compute = memory_on(wanted, gpu), min(WHOLE_GPU, compute_on(wanted, gpu))
+    most, limit = memory_limit_on(wanted, gpu), compute_limit_on(wanted, gpu)
+    if rung in BY_MPS:  # a client of MPS has the limits with which it started
+        most, limit = memory, compute
+    return Share(
+        gpu=gpu.uuid,
+        memory=memory,
+        compute=compute,
+        rung=rung,
+        memory_limit=most if most > memory else 0,
+        compute_limit=limit if limit > compute else 0,
     )
 
 

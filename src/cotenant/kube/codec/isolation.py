@@ -14,7 +14,7 @@ from cotenant.core.isolation import BY_MPS, Rung
 from cotenant.core.units import WHOLE_GPU
 from cotenant.errors import InputError
 from cotenant.kube.codec.keys import own_key
-from cotenant.node.limits import ComputePolicy, Limits
+from cotenant.node.limits import ComputePolicy, GpuLimit, Limits
 from cotenant.wire.text import printable
 
 ISOLATION = own_key("isolation")
@@ -66,8 +66,8 @@ def enforced_limits(
     container together to their memory, which MPS does not.
     """
     if not is_enforced(annotations, allowed):
-        gpus = tuple(gpu._replace(memory_bytes=None, compute=WHOLE_GPU, host_bytes=0) for gpu in limits.gpus)
-        return replace(limits, gpus=gpus, policy=ComputePolicy.NEVER)
+        gpus = tuple(GpuLimit(gpu.uuid, None) for gpu in limits.gpus)
+        return replace(limits, gpus=gpus, grants=None, policy=ComputePolicy.NEVER)
     if rung in BY_MPS:
         gpus = tuple(gpu._replace(compute=WHOLE_GPU) for gpu in limits.gpus)
         return replace(limits, gpus=gpus, policy=ComputePolicy.NEVER)

@@ -16,9 +16,11 @@ SLICE_FOLDER = Path("/run/cotenant-slice")
 """Holds one file, the usage region of the container."""
 REGION = SLICE_FOLDER / "usage"
 PROCESSES_FOLDER = Path("/run/cotenant-processes")
-"""Holds one file, which the agent replaces when processes come and go. The folder itself is the mount point: root in
+"""Holds files that the agent replaces while the container runs. The folder itself is the mount point: root in
 a container cannot rename one, and could rename a folder above it."""
 PROCESSES = PROCESSES_FOLDER / "list"
+GRANTS = PROCESSES_FOLDER / "grants"
+"""What is granted to the container at present, if its limits are above its requests."""
 LIBRARY_FOLDER = Path("/usr/local/lib/cotenant")
 JOB_FOLDER = Path("/usr/local/share/cotenant")
 """Holds the job library, for PYTHONPATH: the image need not have it."""

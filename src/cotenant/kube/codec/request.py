@@ -20,6 +20,7 @@ from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
 from cotenant.kube.codec.constraints import constraints_of
+from cotenant.kube.codec.guaranteed import check_names, is_elastic, stated, with_guarantee
 from cotenant.kube.codec.isolation import ISOLATION, is_enforced, wish_of
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.objective import LATENCY, objective_of
@@ -89,7 +90,10 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     gpus = sum(one.amounts.container.gpus for one in containers)
     if gpus > MOST_GPUS:  # each one adds annotations, and the API server limits their size
         raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
+    if stated(pod.metadata.annotations):
+        containers = _guaranteed(pod, containers)
     constraints, note = _constraints(pod, containers, settings), ""
+    _check_elastic(pod, containers, constraints)
     if MEMORY in pod.metadata.annotations:
         if pod.spec.node_name:  # its assignment says how much it has
             containers = [_placed_automatic(pod, one, settings) for one in containers]
@@ -107,6 +111,39 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
         containers, constraints = _on_instances(containers, constraints.mig), replace(constraints, mig=None)
     demand = demand_for([one.amounts.container for one in containers], constraints)
     return PodRequest(demand=demand, constraints=constraints, containers=tuple(containers), vendor=vendor, note=note)
+
+
+def _guaranteed(pod: Pod, containers: Sequence[ContainerRequest]) -> list[ContainerRequest]:
+    """The containers with requests below their limits."""
+    annotations = pod.metadata.annotations
+    check_names(annotations, [(one.name, one.amounts.container.kind) for one in containers])
+    found = []
+    for one in containers:
+        try:
+            found.append(replace(one, amounts=with_guarantee(one.name, one.amounts, annotations)))
+        except InputError as error:
+            raise InputError(f"container {printable(one.name[:80])}: {error}") from None
+    return found
+
+
+def _check_elastic(pod: Pod, containers: Sequence[ContainerRequest], constraints: Demand) -> None:
+    """InputError if requests below limits cannot be combined with what else the pod wants."""
+    elastic = [one for one in containers if is_elastic(one.amounts.container)]
+    if not elastic:
+        return
+    first, annotations = elastic[0], pod.metadata.annotations
+    what = f"container {printable(first.name[:80])}: a request below the limit"
+    if constraints.exclusive:
+        raise InputError(
+            f"{what} leaves a part of the GPU to other pods, but the pod has its GPUs to itself; request less than all"
+            " of the compute as well, or remove the annotation"
+        )
+    if not first.amounts.dialect.vendor.row.preload:
+        raise InputError(f"{what}: no program enforces limits on these GPUs, so they cannot be above requests")
+    if MEMORY in annotations:
+        raise InputError(f"{what}: annotation {MEMORY} leaves the amount to a profile; use one of them")
+    if LATENCY in annotations and any(one.amounts.container.compute_limit is not None for one in elastic):
+        raise InputError(f"{what}: the compute of a pod with annotation {LATENCY} follows its latencies; remove one")
 
 
 def measured_memory(
@@ -271,6 +308,9 @@ def _demand_for(containers: tuple[Container, ...], constraints: Demand) -> Deman
         memory=only.memory,
         memory_percent=only.memory_percent,
         compute=only.compute,
+        memory_limit=only.memory_limit,
+        memory_limit_percent=only.memory_limit_percent,
+        compute_limit=only.compute_limit,
         mig=only.mig,
     )
 

@@ -11,6 +11,7 @@ from cotenant.kube.api.names import MUTATE
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, decode_object, resources_of
 from cotenant.kube.api.server import Reply, Route, Routes
 from cotenant.kube.codec.annotations import foreign_records, without_assignment
+from cotenant.kube.codec.guaranteed import limits_annotations
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of
 from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
@@ -93,6 +94,7 @@ def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str
         spec["schedulerName"] = settings.scheduler.name
         annotations = without_assignment(annotations, foreign_records(codec))
     if pod_request.containers:
+        annotations |= limits_annotations({one.name: one.amounts.container for one in pod_request.containers})
         names = container_names(to_pod(pod, annotations))
         annotations[NUMBERS] = msgspec.json.encode(names).decode()
         if settings.webhook.runtime_class is not None and not pod.spec.runtime_class_name:

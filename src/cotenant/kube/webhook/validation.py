@@ -10,7 +10,8 @@ import posixpath
 from collections.abc import Collection, Iterator, Mapping
 
 from cotenant.errors import InputError
-from cotenant.kube.codec.isolation import check_isolation
+from cotenant.kube.codec.guaranteed import LIMIT_MEMORY, REQUEST_MEMORY, is_elastic
+from cotenant.kube.codec.isolation import Isolation, check_isolation, is_enforced
 from cotenant.kube.codec.paths import AGENT_FOLDER, DEVICE_LIST, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
 from cotenant.kube.codec.policy import check_policy, policy_of
 from cotenant.kube.codec.request import PodRequest
@@ -56,11 +57,23 @@ def check_pod(
     _check_scheduling(pod.spec, settings)
     _check_policy(annotations, settings.scheduler.policy, request)
     check_isolation(annotations, namespace, isolation_in(namespace, settings.codec()))
+    _check_grants(annotations, request, isolation_in(namespace, settings.codec()))
     _check_claims(pod.spec, settings)
     if not request.demand.exclusive and not settings.webhook.allow_privileged:
         for container in containers:
             if container.name in with_gpus:
                 _check_privileges(container, POWERFUL_ON_HOST if pod.spec.host_pid else POWERFUL)
+
+
+def _check_grants(annotations: Mapping[str, str], request: PodRequest, allowed: Isolation) -> None:
+    """What a pod uses above its request must be given back, which only enforced limits can do."""
+    if is_enforced(annotations, allowed):
+        return
+    if any(is_elastic(one.amounts.container) for one in request.containers):
+        raise InputError(
+            "a request below the limit needs limits that are enforced, and those of this pod are not; remove the"
+            f" annotation {REQUEST_MEMORY} or {LIMIT_MEMORY}, or have the limits enforced"
+        )
 
 
 def _check_claims(spec: SpecManifest, settings: KubeSettings) -> None:
