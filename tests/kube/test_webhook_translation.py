@@ -55,10 +55,35 @@ def test_the_container_is_the_first_one_or_the_one_that_is_named() -> None:
     assert [[bool(limits(pod, container)) for container in (0, 1)] for pod in pods] == [[True, False], [False, True]]
 
 
-def test_a_limit_above_the_request_is_reserved_and_the_author_is_told() -> None:
-    answer = response(mutate(review(kai({MEMORY: "2000", "gpu-memory.limit": "3000"})), SETTINGS))
-    assert "gpu-memory.limit: cotenant reserves the limit" in answer["warnings"][0]
-    assert limits(admitted(kai({MEMORY: "2000", "gpu-memory.limit": "3000"})))["nvidia.com/gpumem"] == "3000"
+@pytest.mark.parametrize(
+    ("annotations", "amount", "limit"),
+    [
+        ({MEMORY: "2000", "gpu-memory.limit": "3000"}, "2000", "3000"),
+        ({MEMORY: "2000", "gpu-memory.limit": "4Gi"}, "2000", "4096"),
+        ({FRACTION: "0.25", "gpu-fraction.limit": "0.75"}, "25", "75%"),
+        ({FRACTION: "0.25", "kai.scheduler/container.app-0.gpu-memory.portion.limit": "0.5"}, "25", "50%"),
+        (
+            {
+                "nvidia.com/container.app-0.gpu-memory.request": "2Gi",
+                "nvidia.com/container.app-0.gpu-memory.limit": "6Gi",
+            },
+            "2048",
+            "6144",
+        ),
+    ],
+)
+def test_a_limit_of_kai_is_a_limit_above_the_request(annotations: Json, amount: str, limit: str) -> None:
+    pod = admitted(kai(annotations))
+    assert amount in limits(pod).values()
+    assert pod["metadata"]["annotations"]["cotenant.io/limit-memory"] == f'{{"app-0":"{limit}"}}'
+    assert response(mutate(review(pod), SETTINGS)) == UNCHANGED
+
+
+def test_a_limit_of_kai_that_is_the_request_is_none() -> None:
+    assert (
+        "cotenant.io/limit-memory"
+        not in admitted(kai({MEMORY: "2000", "gpu-memory.limit": "2000"}))["metadata"]["annotations"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,6 +101,21 @@ def test_a_limit_above_the_request_is_reserved_and_the_author_is_told() -> None:
         ({MEMORY: "999999999"}, {}, "more than any GPU has"),
         ({MEMORY: "2000", FRACTION: "0.5"}, {}, "gpu-fraction and gpu-memory both state the memory"),
         ({MEMORY: "2000", "gpu-memory.limit": "1000"}, {}, "gpu-memory.limit: less than gpu-memory"),
+        ({MEMORY: "2000", "gpu-memory.limit": "much"}, {}, "gpu-memory.limit: 'much' is not an amount of memory"),
+        ({MEMORY: "2000", "gpu-fraction.limit": "0.5"}, {}, "have different units; write gpu-memory.limit"),
+        (
+            {MEMORY: "2000", "nvidia.com/container.app-0.gpu-memory.request": "3Gi"},
+            {},
+            "nvidia.com/container.app-0.gpu-memory.request and gpu-memory state the same",
+        ),
+        (
+            {
+                "nvidia.com/container.app-0.gpu-memory.request": "2Gi",
+                "nvidia.com/container.app-1.gpu-memory.limit": "3Gi",
+            },
+            {},
+            "KAI shares the GPUs of one container",
+        ),
         ({FRACTION: "0.5", "gpu-fraction-num-devices": "two"}, {}, "gpu-fraction-num-devices: 'two'"),
         ({FRACTION: "0.5", "gpu-fraction-container-name": "x"}, {}, "the pod has no container 'x'"),
         ({FRACTION: "0.5"}, {"nvidia.com/gpu": 1}, "nvidia.com/gpu and annotation gpu-fraction: use one of them"),

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from cotenant.node.grants import POLL_S, Member, Round, files_in, grant, margin_of
+from cotenant.node.grants import POLL_S, Member, Round, Shortage, files_in, grant, margin_of
 from cotenant.node.limits import GpuLimit, Limits
 from cotenant.node.slices import PROCESSES, REGION, make_slice
 from tests.native import kit
 from tests.native.kit import MIB
 from tests.native.probe import Probe, probe
-
-EVICT_AFTER_S = 0.3
 
 
 class Tenants:
@@ -29,7 +27,7 @@ class Tenants:
         self.settings: dict[str, str | int] = {"memory_mib": memory_mib, "state": str(root / "gpus")}
         self.members: list[Member] = []
         self.last: Round | None = None
-        self._lacking_since: float | None = None
+        self._shortage = Shortage()
 
     def add(self, name: str, request_mib: int, limit_mib: int, host_mib: int = 0) -> kit.Slice:
         request, limit, margin = request_mib * MIB, limit_mib * MIB, margin_of(self.capacity)
@@ -45,12 +43,9 @@ class Tenants:
     def round(self) -> list[str]:
         """One round; who has to leave now, because those above their requests were given time to free memory."""
         self.last = grant(kit.gpu(), self.capacity, margin_of(self.capacity), self.members)
-        if not self.last.waiting or not self.last.evict:
-            self._lacking_since = None
-            return []
         now = time.monotonic()
-        self._lacking_since = self._lacking_since or now
-        return list(self.last.evict) if now - self._lacking_since >= EVICT_AFTER_S else []
+        self._shortage.update(self.last, now)
+        return list(self.last.evict) if self._shortage.is_due(now) else []
 
     def probe(self, place: kit.Slice) -> AbstractContextManager[Probe]:
         """A process of a tenant that makes the driver calls that the test sends it."""

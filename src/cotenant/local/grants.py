@@ -12,15 +12,13 @@ from cotenant.core.units import MIB_BYTES, MiB, format_memory
 from cotenant.local.devices import Devices
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.tenants import PlacedJob
-from cotenant.node.grants import POLL_S, Grant, Member, Round, files_in, grant, margin_of
+from cotenant.node.grants import POLL_S, Grant, Member, Round, Shortage, files_in, grant, margin_of
 from cotenant.node.launch import compute_limit_of, is_throttled, of_device
 from cotenant.signals import Signal
 from cotenant.wire.local import GrantView
 
 ASK_AGAIN_S = 5.0
 """after which a job that was asked to leave, and has not, is asked again"""
-EVICT_AFTER_S = 0.3
-"""for which jobs above their requests may free memory by themselves, after their growth is refused"""
 
 
 class JobGrants:
@@ -34,7 +32,7 @@ class JobGrants:
         self._starts: dict[str, Callable[[], None]] = {}
         """jobs that wait until what they need first is free on all of their GPUs"""
         self._rounds: dict[int, Round] = {}
-        self._lacking_since: dict[int, float] = {}
+        self._shortages: dict[int, Shortage] = {}
         self._leaving: dict[str, float] = {}
         """jobs that were asked to leave, and when"""
         self.noted: Signal[[str, str, str]] = Signal()
@@ -87,7 +85,7 @@ class JobGrants:
                     self._step(index)
                 else:
                     self._rounds.pop(index, None)
-                    self._lacking_since.pop(index, None)
+                    self._shortages.pop(index, None)
             self._start_startable()
             await asyncio.sleep(POLL_S)
 
@@ -151,18 +149,15 @@ class JobGrants:
 
     def _reclaim(self, index: int, done: Round) -> None:
         """Evicts if it is not enough that no job above its request may grow: its grant is what it uses by now."""
-        if not done.waiting or not done.evict:
-            self._lacking_since.pop(index, None)
-            return
-        now = time.monotonic()
-        why = _why(done, index)
-        if index not in self._lacking_since:
-            self._lacking_since[index] = now
+        now, shortage = time.monotonic(), self._shortages.setdefault(index, Shortage())
+        if shortage.update(done, now):
+            why = _why(done, index)
             for job in done.grants:
                 member = self._members[index][job]
                 if done.grants[job].used > member.request:
                     self.noted.send("reclaiming", job, f"its memory may not grow on GPU {index}: {why}")
-        if now - self._lacking_since[index] >= EVICT_AFTER_S:
+        if shortage.is_due(now):
+            why = _why(done, index)
             for job in done.evict:
                 self._leaving[job] = now
                 above = done.grants[job].used - self._members[index][job].request

@@ -16,11 +16,13 @@ from typing import NamedTuple
 from cotenant.core.sharing.surplus import Holder, Share, divide, divide_compute, evictions, first_grant, needed, raises
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MilliGpu
 from cotenant.errors import CotenantError
-from cotenant.node.limits import GpuLimit, Limits, change_limits
+from cotenant.node.limits import GpuLimit, Limits, change_limits, limits_text, read_limits, write_read_only
 from cotenant.node.monitor import CONTEXT_BYTES, gpu_uuids
 from cotenant.node.slices import LIMITS, REGION, SliceState, read_files
 
 POLL_S = 0.05
+EVICT_AFTER_S = 0.3
+"""for which tenants above their requests may free memory by themselves, after their growth is refused"""
 MARGIN_PARTS, MOST_MARGIN = 16, 1024 * MIB_BYTES
 
 
@@ -85,6 +87,26 @@ class Round(NamedTuple):
     """tenants that have to leave the GPU for them, unless memory is freed soon"""
 
 
+class Shortage:
+    """For how long a GPU has lacked what a tenant needs within its request."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def update(self, done: Round, now: float) -> bool:
+        """Takes in the result of a round; True if the shortage has just begun."""
+        if not done.waiting or not done.evict:
+            self._since = None
+            return False
+        begins = self._since is None
+        self._since = now if self._since is None else self._since
+        return begins
+
+    def is_due(self, now: float) -> bool:
+        """Whether a tenant has to leave, because those above their requests have freed too little."""
+        return self._since is not None and now - self._since >= EVICT_AFTER_S
+
+
 class _Seen(NamedTuple):
     """A tenant as it is observed."""
 
@@ -133,6 +155,31 @@ def grant(uuid: str, capacity: int, margin: int, members: Sequence[Member], leav
         },
         evict=tuple(evictions(capacity, staying, margin)),
     )
+
+
+def make_grants(files: SliceFiles, first: GpuLimit, *, keeps_compute: bool) -> bool:
+    """Makes the grants file of a slice whose limits name one, unless it has a line for this GPU that says the same of
+    the request; what is in force there stays, and the compute if `keeps_compute`. False: the slice is being made or
+    removed."""
+    try:
+        limits = _grants_in(files.grants)
+        known = _limit(limits, first.uuid)
+        line = first if known is None else known._replace(request_bytes=first.request_bytes)
+        line = line if keeps_compute else line._replace(compute=first.compute)
+        if line == known:
+            return files.region.exists()
+        others = tuple(one for one in limits.gpus if one.uuid != first.uuid)
+        write_read_only(files.grants, limits_text(Limits(gpus=(*others, line))))
+        return files.region.exists()
+    except (OSError, CotenantError):
+        return False
+
+
+def _grants_in(file: Path) -> Limits:
+    try:
+        return read_limits(file)
+    except FileNotFoundError:
+        return Limits()
 
 
 def _observe(member: Member, uuid: str, margin: int) -> _Seen:

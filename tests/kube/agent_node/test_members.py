@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from cotenant.core.units import MiB
-from cotenant.kube.agent.allocating import PROCESSES_NAME, HostPlaces, at, prepare, renew_slice, slice_name
-from cotenant.kube.agent.jobs import container_of
+from cotenant.kube.agent.allocating import HostPlaces, at, prepare, renew_slice, slice_name
+from cotenant.kube.agent.jobs import PROCESSES_NAME, container_of
 from cotenant.kube.agent.members import SliceMembers
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Metadata, Pod

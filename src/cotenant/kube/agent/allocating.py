@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.errors import CotenantError, InputError
+from cotenant.kube.agent.jobs import PROCESSES_NAME
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.codec.paths import (
@@ -38,8 +39,6 @@ from cotenant.node.preload import preload, stage
 from cotenant.node.region import make_region
 from cotenant.wire.text import printable
 
-PROCESSES_NAME = "processes"
-"""The folder of a slice with the list of its processes."""
 MOST_DEVICES = 32_768
 """Devices of one resource: kubelet accepts messages of 4 MiB, and one device takes up to 80 bytes."""
 GRACE_S = 60.0

@@ -10,15 +10,17 @@ for dashes.
 import os
 import re
 from collections.abc import Callable, Collection
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from cotenant.kube.codec.paths import AGENT_SOCKET
+from cotenant.kube.codec.paths import AGENT_SOCKET, PROCESSES_FOLDER
 from cotenant.node.agent import AgentServer, Sink
 
 PROC = Path("/proc")
 _POD = re.compile(rb"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?=[./\n]|$)")
 _CONTAINER = re.compile(rb"(?<![0-9a-f])([0-9a-f]{64})(?=[./\n]|$)")
+PROCESSES_NAME = "processes"
+"""The folder of a slice with what its container may read: the list of its processes, and its grants."""
 _MOST_BYTES = 64 * 1024
 _MOST_MOUNTS = 1024 * 1024
 """Bytes of a list of mounts."""
@@ -66,6 +68,21 @@ def mounts_at(point: Path, pid: int, proc: Path = PROC) -> list[Mount]:
     return [
         Mount(os.fsdecode(words[2]), os.fsdecode(words[3])) for words in lines if len(words) > 5 and words[4] == wanted
     ]
+
+
+def slice_of(pid: int, slices: Path, proc: Path = PROC) -> str | None:
+    """The name of the slice whose list of processes a process has mounted; None if it has none of ours."""
+    try:
+        device = slices.stat().st_dev
+    except OSError:
+        return None
+    own = f"{os.major(device)}:{os.minor(device)}"
+    for mount in mounts_at(PROCESSES_FOLDER, pid, proc):
+        # A process that may mount can choose a path that looks like ours, but not on our file system.
+        *_, above, name, last = ("", "", "", *PurePosixPath(mount.root).parts)
+        if (mount.device, above, last) == (own, slices.name, PROCESSES_NAME):
+            return name
+    return None
 
 
 def running_pods(known: Collection[str], proc: Path = PROC) -> frozenset[str]:

@@ -8,17 +8,16 @@ another. Kubelet is not asked: it does not list plain init containers, and its l
 their devices.
 """
 
-import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from cotenant.kube.agent.allocating import PROCESSES_NAME, HostPlaces
-from cotenant.kube.agent.jobs import PROC, container_of, mounts_at, pod_of
+from cotenant.kube.agent.allocating import HostPlaces
+from cotenant.kube.agent.jobs import PROC, PROCESSES_NAME, container_of, pod_of, slice_of
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.paths import PROCESSES, PROCESSES_FOLDER
+from cotenant.kube.codec.paths import PROCESSES
 from cotenant.node.company import SliceProcess, identify, write_list
 from cotenant.node.devices.backend import GpuUsage
 
@@ -79,31 +78,14 @@ class SliceMembers:
 
     def _place_of(self, pid: int) -> _Place | None:
         """The folder that a process has mounted for the list; None if it is none of ours, or was removed."""
-        name = self._slice_of(pid)
+        name = slice_of(pid, self._slices, self._proc)
         if name is None:
             return None
         folder = self._slices / name / PROCESSES_NAME
         inode, pod = _inode(folder), pod_of(pid, {one.metadata.uid for one in self._pods()}, self._proc)
         # The mount is read again: if its folder is there now, the inode is the folder's, or that of an older one.
-        return _Place(folder, inode, pod) if inode is not None and pod and self._slice_of(pid) == name else None
-
-    def _slice_of(self, pid: int) -> str | None:
-        device = _device(self._slices)
-        for mount in mounts_at(PROCESSES_FOLDER, pid, self._proc):
-            # A process that may mount can choose a path that looks like ours, but not on our file system.
-            *_, above, name, last = ("", "", "", *PurePosixPath(mount.root).parts)
-            if (mount.device, above, last) == (device, self._slices.name, PROCESSES_NAME):
-                return name
-        return None
-
-
-def _device(folder: Path) -> str | None:
-    """The device of a folder's file system, as /proc/PID/mountinfo writes it."""
-    try:
-        device = folder.stat().st_dev
-    except OSError:
-        return None
-    return f"{os.major(device)}:{os.minor(device)}"
+        is_there = slice_of(pid, self._slices, self._proc) == name
+        return _Place(folder, inode, pod) if inode is not None and pod and is_there else None
 
 
 def _inode(folder: Path) -> int | None:

@@ -21,6 +21,7 @@ from cotenant.core.model import Machine
 from cotenant.core.units import MIB_BYTES, MiB, format_memory, parse_memory
 from cotenant.errors import CotenantError, DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces
+from cotenant.kube.agent.grants import PodGrants
 from cotenant.kube.agent.jobs import Jobs
 from cotenant.kube.agent.latency import Servers, Windows
 from cotenant.kube.agent.members import SliceMembers
@@ -51,7 +52,7 @@ from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.agent_report import REPORT, nvidia_driver, report_for
 from cotenant.kube.codec.assignment import Record, valid_record
-from cotenant.kube.codec.inventory import AWAY, CLOSED, ORPHANS, SERVERS, USED, ClosedGpu, closed_for
+from cotenant.kube.codec.inventory import AWAY, CLOSED, GRANTS, ORPHANS, SERVERS, USED, ClosedGpu, closed_for
 from cotenant.kube.settings import KubeSettings, MetricsPart, read_settings
 from cotenant.node.agent import JobEvent
 from cotenant.node.devices.backend import Backend, GpuUsage
@@ -194,6 +195,8 @@ class Agent:
         self._usage = UsageReport(lambda text: self._node.want({USED: text}), intervals.use_s)
         self._changed = asyncio.Event()
         """Something that is published may have changed: the GPUs, a pod, or whether kubelet watches."""
+        self._grants: PodGrants | None = None
+        """None: the GPUs were not found yet."""
         self._leaving = False
         self._drifting = 0
         """Pods with another number of devices than their assignment says, at the last look."""
@@ -288,6 +291,8 @@ class Agent:
         self._changed.set()
         self.training.pods_changed()
         self.servers.pods_changed()
+        if self._grants is not None:
+            self._grants.pods_changed()
 
     def _handle(self, event: JobEvent) -> None:
         self.training.handle(event)
@@ -326,6 +331,16 @@ class Agent:
             )
             self._gpus_of = vendor
             members = self._members = SliceMembers(self._options.host, self._pods.pods, self.error_log, self._proc)
+            grants = self._grants = PodGrants(
+                self._options.host,
+                self._pods.pods,
+                lambda: self._machine,
+                lambda: self._usage.latest,
+                plugins.listed,
+                lambda text: self._node.want({GRANTS: text}),
+                self.error_log,
+                self._proc,
+            )
             if not is_bounded(self._options.host.regions.seen):
                 self._say(
                     f"agent: {self._options.host.regions.seen} is no file system of its own, so a tenant can fill"
@@ -335,6 +350,9 @@ class Agent:
                 tasks.create_task(self._keep_looking(backend, plugins, members))
                 tasks.create_task(self._keep_published(plugins, vendor))
                 tasks.create_task(plugins.run())
+                if vendor.row.preload:
+                    grants.pods_changed()
+                    tasks.create_task(grants.run())
                 tasks.create_task(self._compare(plugins))
                 tasks.create_task(self._say_when_published(backend))
                 if self.mps is not None:

@@ -159,10 +159,24 @@ class Client:
         await self._ask("POST", _subresource(namespace, pod, "binding"), msgspec.json.encode(body), guard=guard)
 
     async def evict(
-        self, pod: str, *, namespace: str, uid: str, dry_run: bool = False, guard: Guard = nullcontext
+        self,
+        pod: str,
+        *,
+        namespace: str,
+        uid: str,
+        grace_s: int | None = None,
+        dry_run: bool = False,
+        guard: Guard = nullcontext,
     ) -> None:
-        """Evict a pod; ApiError 429, without retries, if a disruption budget does not allow it."""
-        options = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
+        """Evict a pod; ApiError 429, without retries, if a disruption budget does not allow it.
+
+        `grace_s` replaces the grace period of the pod.
+        """
+        options: dict[str, object] = {"preconditions": {"uid": uid}}
+        if dry_run:
+            options["dryRun"] = ["All"]
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

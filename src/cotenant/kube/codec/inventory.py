@@ -39,7 +39,9 @@ SERVERS = own_key("servers")
 """How long the requests of pods with a latency objective take, and the compute share that each of them should have."""
 CLOSED = own_key("closed")
 """Which GPUs take no pods because of a fault, or of their MPS, and why."""
-SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, CLOSED, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER, REPORT)
+GRANTS = own_key("grants")
+"""What pods are granted whose limits are above their requests (`grants.py`)."""
+SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, CLOSED, GRANTS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER, REPORT)
 """All annotations that an agent writes on its node."""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""

@@ -22,6 +22,12 @@ FRACTION, MEMORY, COMPUTE, CORES = "gpu-fraction", "gpu-memory", "gpu-sm-percent
 DEVICES, CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
 LIMIT = ".limit"
 """Suffix of the annotation that states up to how much memory a pod may use while others leave it free."""
+OF_CONTAINER: Mapping[str, tuple[str, str]] = {
+    MEMORY: ("nvidia.com/container.", ".gpu-memory.request"),
+    f"{MEMORY}{LIMIT}": ("nvidia.com/container.", f".gpu-memory{LIMIT}"),
+    f"{FRACTION}{LIMIT}": ("kai.scheduler/container.", f".gpu-memory.portion{LIMIT}"),
+}
+"""KAI's annotations that state the same of one container: what stands before and behind its name."""
 GROUP = "scheduling.k8s.io/group-name"
 """Annotation by which Volcano knows the pods that must start together."""
 

@@ -42,6 +42,7 @@ Text = str | Callable[[], str]
 NO_ROOM, PLACED, RESIZED, RESIZE_REFUSED = "NoRoom", "Placed", "Resized", "ResizeRefused"
 PREEMPTING, PREEMPTED, PREEMPTION_REFUSED = "Preempting", "Preempted", "PreemptionRefused"
 SEPARATED, SEPARATION_REFUSED = "Separated", "SeparationRefused"
+RECLAIMED, RECLAIM_REFUSED = "Reclaimed", "ReclaimRefused"
 LATENCY_SHARE, LATENCY_MISSED = "LatencyShare", "LatencyMissed"
 MPS_CLOSED, MPS_OPEN = "MpsClosed", "MpsOpen"
 GPU_FAULT, GPU_HEALTHY = "GpuFault", "GpuHealthy"

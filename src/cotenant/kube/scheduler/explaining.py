@@ -53,12 +53,13 @@ def explain(
     server: ServerReport | None = None,
     suggestions: tuple[SuggestionView, ...] = (),
     gang: GangView | None = None,
+    grants: Iterable[str] = (),
 ) -> WhyPod:
     """The answer about a pod.
 
     `offered` are the nodes that kube-scheduler offered for it, `plan` lists the pods that must leave for it, `queued`
-    is why it waits in the queue, and `server` how it holds its latency objective. `suggestions` and `gang` are about a
-    pod that waits.
+    is why it waits in the queue, `server` how it holds its latency objective, and `grants` what it is granted beyond
+    its request. `suggestions` and `gang` are about a pod that waits.
     """
     about = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
     why = placer.reasons.why(pod, offered)
@@ -84,7 +85,7 @@ def explain(
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
         latency=_latency(server),
-        notes=tuple(_notes(pod, placer.reasons, why, placed, server)),
+        notes=(*_notes(pod, placer.reasons, why, placed, server), *grants),
         suggestions=suggestions,
         gang=gang,
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
@@ -176,12 +177,17 @@ def why_not(pod: Pod, placer: Placer, offered: frozenset[str] | None = None) -> 
 
 def describe_allocation(allocation: Allocation) -> str:
     """The GPUs and amounts of a pod."""
-    shares = ", ".join(
-        f"{one.gpu} {one.memory_mib} MiB" + (f" {one.compute_percent:g}% compute" if one.compute_percent else "")
-        for one in _gpu_shares(allocation.record)
-    )
+    shares = ", ".join(map(_describe_share, _gpu_shares(allocation.record)))
     rung = mps_rung(allocation.record)
     return shares if rung is None else f"{shares}, isolation {rung}"
+
+
+def _describe_share(one: GpuShareView) -> str:
+    memory = f"{one.gpu} {one.memory_mib} MiB" + f" (at most {one.memory_limit_mib} MiB)" * bool(one.memory_limit_mib)
+    if not one.compute_percent:
+        return memory
+    most = f" (at most {one.compute_limit_percent:g}%)" * bool(one.compute_limit_percent)
+    return f"{memory} {one.compute_percent:g}% compute{most}"
 
 
 def _gpu_shares(record: Record) -> Iterable[GpuShareView]:
@@ -193,6 +199,8 @@ def _gpu_shares(record: Record) -> Iterable[GpuShareView]:
                 memory_mib=share.memory,
                 compute_percent=share.compute / 10,
                 limit_percent=share.most / 10,
+                memory_limit_mib=share.memory_limit,
+                compute_limit_percent=share.compute_limit / 10,
             )
 
 

@@ -66,6 +66,7 @@ from cotenant.kube.scheduler.preemption import Preemptor
 from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.reclaim import Reclaimer
 from cotenant.kube.scheduler.recording import PodRecorder
 from cotenant.kube.scheduler.release import Releaser
 from cotenant.kube.scheduler.resize import Resizer
@@ -163,6 +164,7 @@ class Scheduler:
         self.binder = Binder(shared, self.releaser.join_gang)
         self.resizer = Resizer(shared, self.binder.is_binding)
         self.objectives = ObjectiveKeeper(shared, self.binder.is_binding, codec)
+        self.reclaimer = Reclaimer(shared)
         self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
         self.foresight = Foresight(shared)
         self.decisions = PodRecorder(
@@ -241,7 +243,9 @@ class Scheduler:
             self.decisions.pod_changed,
         )
         self.placer.considered.subscribe(self.decisions.considered)
-        signals.node_changed.subscribe(self.objectives.node_changed, GpuEvents(self._shared).node_changed)
+        signals.node_changed.subscribe(
+            self.objectives.node_changed, GpuEvents(self._shared).node_changed, self.reclaimer.node_changed
+        )
         # A pod that the sharing gate refused may be placed by what is known now.
         signals.learned.subscribe(queue.on_learned, lambda: signals.freed.send(None), self.separator.on_learned)
         signals.freed.subscribe(self.retrier.on_freed, self.releaser.on_freed)
@@ -289,6 +293,7 @@ class Scheduler:
                 self.learning,
                 self.separator,
                 self.objectives,
+                self.reclaimer,
             ):
                 group.create_task(part.run())
             group.create_task(self._tick())
@@ -327,6 +332,7 @@ class Scheduler:
                 server=self.objectives.report_of(pod),
                 suggestions=suggestions,
                 gang=gang,
+                grants=tuple(self.reclaimer.notes(pod)),
             )
         )
 

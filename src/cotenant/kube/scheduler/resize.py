@@ -26,7 +26,7 @@ from cotenant.core.units import MilliGpu, parse_memory, parse_percent
 from cotenant.errors import InputError
 from cotenant.kube.api.client import Guard
 from cotenant.kube.api.objects import Pod, has_ended
-from cotenant.kube.codec.assignment import Held, Record, combined, tenant_for
+from cotenant.kube.codec.assignment import Held, Record, Share, combined, tenant_for
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.objective import has_objective
 from cotenant.kube.codec.request import container_names
@@ -166,7 +166,19 @@ def _resized_container(held: Held, wanted: _Amounts, machine: Machine) -> Held:
         )
         for share in held.gpus
     )
+    for share in shares:
+        if any(before.is_elastic for before in held.gpus) and not _stays_elastic(share):
+            raise InputError(
+                f"annotation {RESIZE}: container {held.number} would request {share.memory} MiB and"
+                f" {share.compute / 10:g} % compute, expected less than its limits; only a new pod has other limits"
+            )
     return msgspec.structs.replace(held, gpus=shares)
+
+
+def _stays_elastic(share: Share) -> bool:
+    """Whether a container that takes part in grants can go on to: it does from its start or never."""
+    memory, compute = share.memory_limit, share.compute_limit
+    return (not memory or share.memory < memory) and (not compute or share.compute < compute)
 
 
 def _memory(written: str | int, capacity: int) -> int:

@@ -50,6 +50,10 @@ class GpuShareView(msgspec.Struct, frozen=True, kw_only=True):
     """0 if it has no compute share"""
     limit_percent: float = 0.0
     """what it may use of the compute beside a server with a latency objective; 0: not limited"""
+    memory_limit_mib: int = 0
+    """what it may use while others leave it free; 0: no more than `memory_mib`"""
+    compute_limit_percent: float = 0.0
+    """the same of the compute; 0: no more than `compute_percent`"""
 
 
 class LatencyView(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,11 +61,11 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
         if not creates:
             return allow(request, old, _prepare_debug(old, pod, request))
         translated = translate(old, pod, settings)
-        read = with_memory_in_mib(translated.pod, request.namespace, settings)
+        read = with_memory_in_mib(translated, request.namespace, settings)
         if read is not old:
             pod = msgspec.convert(read, PodManifest)
         new, warnings = _prepare(read, pod, settings, request.namespace)
-        return allow(request, old, new, (*translated.warnings, *warnings))
+        return allow(request, old, new, warnings)
     except InputError as error:
         return refuse(request, str(error))
     except RecursionError:

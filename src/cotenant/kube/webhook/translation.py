@@ -9,14 +9,16 @@ pod, because a pod may be reviewed twice.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+
+import msgspec
 
 from cotenant.core.units import parse_profile
 from cotenant.errors import InputError
 from cotenant.kube.codec.constraints import PROFILE
 from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.guaranteed import LIMIT_MEMORY, parse_amount
 from cotenant.kube.codec.other_systems import (
     COMPUTE,
     CONTAINER,
@@ -27,6 +29,7 @@ from cotenant.kube.codec.other_systems import (
     KAI,
     LIMIT,
     MEMORY,
+    OF_CONTAINER,
     VOLCANO,
     VOLCANO_MODE,
     mig_prefix,
@@ -42,25 +45,22 @@ _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _FRACTION = re.compile(r"[0-9]{0,3}\.?[0-9]{1,15}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """A pod whose requests are those of `vgpu`, and warnings for its author."""
-
-    pod: Json
-    warnings: tuple[str, ...] = ()
-
-
-def translate(pod: Json, manifest: PodManifest, settings: KubeSettings) -> Translation:
-    """Translate the requests of a pod that we place; InputError says what to write instead."""
+def translate(pod: Json, manifest: PodManifest, settings: KubeSettings) -> Json:
+    """The pod with requests of `vgpu` instead, if it is ours to place; InputError says what to write instead."""
     scheduler, ours = manifest.spec.scheduler_name, settings.scheduler
     vgpu = next((one for one in settings.codec().dialects if one.name == VGPU.name), None)
     if vgpu is None or not ours.places(scheduler):
-        return Translation(pod)
+        return pod
     pod = _from_mig(_from_volcano(pod, vgpu), vgpu)
     # The names of KAI's annotations have no prefix, so only a pod of that scheduler means KAI by them.
-    if scheduler in (KAI, ours.name) and {FRACTION, MEMORY} & manifest.metadata.annotations.keys():
+    if scheduler in (KAI, ours.name) and _is_of_kai(manifest.metadata.annotations):
         return _from_kai(pod, manifest, vgpu)
-    return Translation(pod)
+    return pod
+
+
+def _is_of_kai(annotations: Mapping[str, str]) -> bool:
+    before, behind = OF_CONTAINER[MEMORY]
+    return any(key in (FRACTION, MEMORY) or (key.startswith(before) and key.endswith(behind)) for key in annotations)
 
 
 def ungrouped(manifest: PodManifest) -> tuple[str, ...]:
@@ -140,9 +140,9 @@ def _renamed(container: Json, names: Mapping[str, str]) -> Json:
     return {**container, "resources": {**resources, **changed}} if changed else container
 
 
-def _from_kai(pod: Json, manifest: PodManifest, vgpu: Dialect) -> Translation:
-    annotations = manifest.metadata.annotations
-    wanted, warnings = _kai_amounts(annotations, vgpu)
+def _from_kai(pod: Json, manifest: PodManifest, vgpu: Dialect) -> Json:
+    annotations = _of_pod(manifest.metadata.annotations)
+    wanted, limit = _kai_amounts(annotations, vgpu)
     kinds = {"containers": manifest.spec.containers, "initContainers": manifest.spec.init_containers}
     places = {one.name: (kind, index) for kind, containers in kinds.items() for index, one in enumerate(containers)}
     name = annotations.get(CONTAINER, next(iter(places), ""))
@@ -156,46 +156,84 @@ def _from_kai(pod: Json, manifest: PodManifest, vgpu: Dialect) -> Translation:
         for resource, amount in (resources.get("limits") or resources.get("requests") or {}).items()
         if resource in vgpu.resources
     }
+    if limit is not None:
+        pod = _with_limit(pod, name, limit)
     if of_vgpu == wanted:
-        return Translation(pod, warnings)
+        return pod
     if of_vgpu:
         said = FRACTION if FRACTION in annotations else MEMORY
         both = f"{next(iter(of_vgpu))} and annotation {said}"
         raise InputError(f"container {printable(name[:80])}: {both}: use one of them")
     parts = {part: {**(resources.get(part) or {}), **wanted} for part in ("limits", "requests")}
     containers[index] = {**containers[index], "resources": {**resources, **parts}}
-    return Translation({**pod, "spec": {**pod["spec"], kind: containers}}, warnings)
+    return {**pod, "spec": {**pod["spec"], kind: containers}}
 
 
-def _kai_amounts(annotations: Mapping[str, str], vgpu: Dialect) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The amounts on each GPU by name of the resource, and warnings."""
+def _of_pod(annotations: Mapping[str, str]) -> dict[str, str]:
+    """KAI's annotations with those of one container as if they were the pod's, which has GPUs in one container only."""
+    found = dict(annotations)
+    for short, (before, behind) in OF_CONTAINER.items():
+        for key, written in annotations.items():
+            if not key.startswith(before) or not key.endswith(behind):
+                continue
+            name, said = key[len(before) : len(key) - len(behind)], printable(key[:120])
+            if not name or found.setdefault(CONTAINER, name) != name:
+                raise InputError(f"annotation {said}: KAI shares the GPUs of one container of a pod only")
+            value = written if short.startswith(FRACTION) else str(_memory(key, written))
+            if short in annotations and _memory(short, annotations[short]) != _memory(key, written):
+                raise InputError(f"annotations {said} and {short} state the same: use one of them")
+            found[short] = value
+    return found
+
+
+def _with_limit(pod: Json, container: str, limit: str) -> Json:
+    """The limit above the request as an annotation of ours."""
+    metadata = pod.get("metadata", {})
+    annotations = dict(metadata.get("annotations") or {})
+    annotations[LIMIT_MEMORY] = msgspec.json.encode({container: limit}).decode()
+    return {**pod, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _kai_amounts(annotations: Mapping[str, str], vgpu: Dialect) -> tuple[dict[str, str], str | None]:
+    """The amounts on each GPU by name of the resource, and the limit on memory if it is above the request."""
     if FRACTION in annotations and MEMORY in annotations:
         raise InputError(f"annotations {FRACTION} and {MEMORY} both state the memory: use one of them")
     if CORES in annotations and COMPUTE not in annotations:
         raise InputError(
             f"annotation {CORES}: cotenant divides the compute of a GPU in percent; write {COMPUTE} instead"
         )
-    said, field, read = (
-        (FRACTION, "memory_percent", _percent) if FRACTION in annotations else (MEMORY, "memory", _number)
-    )
-    request = read(said, annotations[said])
-    limit = read(said + LIMIT, annotations.get(said + LIMIT, annotations[said]))
+    said, field = (FRACTION, "memory_percent") if FRACTION in annotations else (MEMORY, "memory")
+    other = MEMORY if said == FRACTION else FRACTION
+    if other + LIMIT in annotations:
+        raise InputError(f"annotations {said} and {other}{LIMIT} have different units; write {said}{LIMIT}")
+    # KAI has a number of MiB in `gpu-memory`, and a quantity such as 2Gi in its limit.
+    request = _percent(said, annotations[said]) if said == FRACTION else _number(said, annotations[said])
+    limit, most = request, annotations.get(said + LIMIT)
+    if most is not None:
+        limit = _percent(said + LIMIT, most) if said == FRACTION else _memory(said + LIMIT, most)
     if limit < request:
         raise InputError(f"annotation {said}{LIMIT}: less than {said}; write as much or more")
-    if field == "memory" and limit % vgpu.memory_unit:
+    if field == "memory" and request % vgpu.memory_unit:
         raise InputError(f"annotation {said}: this cluster counts units of {vgpu.memory_unit} MiB; write a multiple")
     amounts = {
         "count": _number(DEVICES, annotations.get(DEVICES, "1")),
-        field: limit // vgpu.memory_unit if field == "memory" else limit,
+        field: request // vgpu.memory_unit if field == "memory" else request,
     }
     if COMPUTE in annotations:
         amounts["compute"] = _number(COMPUTE, annotations[COMPUTE])
     for needed in amounts:
         if getattr(vgpu, needed) is None:
             raise InputError(f"annotation {said}: this cluster's dialect {vgpu.name} has no resource for {needed}")
-    reserved = f"annotation {said}{LIMIT}: cotenant reserves the limit, so that it can be used at any time"
-    warnings = (reserved,) if limit > request else ()
-    return {getattr(vgpu, needed): str(amount) for needed, amount in amounts.items()}, warnings
+    above = None if limit == request else f"{limit}%" if field == "memory_percent" else str(limit)
+    return {getattr(vgpu, needed): str(amount) for needed, amount in amounts.items()}, above
+
+
+def _memory(name: str, text: str) -> int:
+    """The MiB of a quantity such as 2Gi."""
+    found = parse_amount(name, text)
+    if found.is_percent or found.number == 0:
+        raise InputError(f"annotation {name}: {printable(text[:40])!r}, expected MiB, or a quantity such as 2Gi")
+    return found.number
 
 
 def _percent(name: str, text: str) -> int:
