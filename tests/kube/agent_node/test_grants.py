@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The agent grants the memory of a GPU to containers, over the stand-in driver, and goes on after a restart."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cotenant.core.model import ContainerKind, Gpu, Machine
+from cotenant.core.units import MiB
+from cotenant.kube.agent.allocating import HostPlaces, at, prepare, renew_slice, slice_name
+from cotenant.kube.agent.grants import PodGrants
+from cotenant.kube.agent.jobs import PROCESSES_NAME
+from cotenant.kube.agent.podresources import Listed
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec
+from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
+from cotenant.kube.codec.grants import Grants
+from cotenant.kube.codec.paths import GRANTS
+from cotenant.node.limits import GpuLimit, Limits, limits_text, read_limits
+from tests.native import kit
+from tests.native.kit import MIB
+from tests.native.probe import OUT_OF_MEMORY, Probe, probe
+from tests.node.granting import Allocation
+
+CARD_MIB = 8192
+COUNT = "nvidia.com/gpu"
+
+
+class Node:
+    """A node with one GPU and its agent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.host = folder, HostPlaces(lasting=at(folder / "l"), passing=at(folder / "p"))
+        prepare(self.host, None)
+        self.machine = Machine(name="n1", gpus=(Gpu(uuid=kit.gpu(), memory=MiB(CARD_MIB)),))
+        self.pods: dict[str, Pod] = {}
+        self.listed: list[Listed] = []
+        self.published: list[str | None] = []
+        self.start_agent()
+
+    def start_agent(self) -> None:
+        """Another agent, which knows nothing but the files."""
+        self.agent = PodGrants(
+            self.host,
+            self.pods.values,
+            lambda: self.machine,
+            tuple,
+            self._list,
+            self.published.append,
+            ErrorLog(print),
+        )
+        self.agent.pods_changed()
+
+    async def _list(self) -> list[Listed]:
+        return self.listed
+
+    def add(self, name: str, share: Share, kind: ContainerKind = ContainerKind.APP) -> kit.Slice:
+        """A pod with one container, whose slice is there."""
+        uid = f"uid-{name}"
+        record = Record(pod=uid, node="n1", containers=(Held(number=0, kind=kind, gpus=(share,)),))
+        spec = PodSpec(containers=(PodContainer(name="main"),), node_name="n1")
+        about = Metadata(name=name, namespace="team", uid=uid, annotations={RECORD: encode_record(record)})
+        self.pods[uid] = Pod(metadata=about, spec=spec)
+        device = f"{kit.gpu()}::{len(self.pods)}"
+        renew_slice(self.host, COUNT, [device])
+        self.listed.append(
+            Listed(namespace="team", pod=name, container="main", resource=COUNT, devices=frozenset((device,)))
+        )
+        self.agent.pods_changed()
+        limit = GpuLimit(kit.gpu(), share.memory * MIB)
+        if share.memory_limit:
+            limit = GpuLimit(kit.gpu(), 0, request_bytes=share.memory * MIB, most_bytes=share.memory_limit * MIB)
+        limits = Limits(gpus=(limit,), region=self.host.regions.seen / slice_name(COUNT, [device]))
+        place = self.folder / name
+        place.mkdir()
+        (place / "limits").write_text(limits_text(replace(limits, grants=self.grants_file(device))))
+        return kit.Slice(place)
+
+    def grants_file(self, device: str) -> Path:
+        return self.host.slices.seen / slice_name(COUNT, [device]) / PROCESSES_NAME / GRANTS.name
+
+    def probe(self, place: kit.Slice) -> AbstractContextManager[Probe]:
+        return probe(place, memory_mib=CARD_MIB, state=str(self.folder / "gpus"))
+
+    async def until(self, done: Callable[[], object]) -> None:
+        """Runs the agent until something holds."""
+        task = asyncio.ensure_future(self.agent.run())
+        deadline = time.monotonic() + 30
+        while not done():
+            assert time.monotonic() < deadline
+            assert not task.done(), task.result()
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    def lacks(self) -> list[tuple[str, list[str]]]:
+        said = [text for text in self.published if text is not None]
+        report = msgspec.json.decode(said[-1], type=Grants) if said else None
+        return [] if report is None else [(one.pod, list(one.above)) for one in report.lacks]
+
+
+def elastic(request: int, limit: int) -> Share:
+    return Share(gpu=kit.gpu(), memory=request, compute=0, memory_limit=limit)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+async def allocate(node: Node, caller: Probe, place: int, mib: int) -> int:
+    allocation = Allocation(caller, place, mib)
+    await node.until(lambda: allocation.answers)
+    return allocation.answers[0]
+
+
+def test_a_container_borrows_and_its_owner_gets_it_back_though_the_agent_was_killed(node: Node) -> None:
+    async def story() -> None:
+        far, owner = node.add("far", elastic(4096, 8000)), node.add("owner", elastic(4096, 8000))
+        with node.probe(far) as one, node.probe(owner) as other:
+            assert await allocate(node, one, 0, 6144) == 0
+            node.start_agent()
+            wanting = Allocation(other, 0, 3900)
+            await node.until(lambda: node.lacks() == [("uid-owner", ["uid-far"])])
+            assert not wanting.answers
+            assert one.call("alloc", 1, 64 * MIB).result == OUT_OF_MEMORY  # it may not grow meanwhile
+            node.start_agent()
+            one.process.kill()
+            await node.until(lambda: wanting.answers)
+            assert wanting.answers == [0]
+            await node.until(lambda: not node.lacks())
+
+    asyncio.run(story())
+
+
+def test_a_pod_that_leaves_is_not_named_again(node: Node) -> None:
+    async def story() -> None:
+        far, owner = node.add("far", elastic(4096, 8000)), node.add("owner", elastic(4096, 8000))
+        with node.probe(far) as one, node.probe(owner) as other:
+            assert await allocate(node, one, 0, 6144) == 0
+            wanting = Allocation(other, 0, 3900)
+            await node.until(lambda: node.lacks() == [("uid-owner", ["uid-far"])])
+            pod = node.pods["uid-far"]
+            leaving = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+            node.pods["uid-far"] = msgspec.structs.replace(pod, metadata=leaving)
+            node.agent.pods_changed()
+            await node.until(lambda: not node.lacks())
+            one.process.kill()
+            await node.until(lambda: wanting.answers)
+
+    asyncio.run(story())
+
+
+def test_what_other_pods_request_is_never_lent(node: Node) -> None:
+    async def story() -> None:
+        node.add("fixed", Share(gpu=kit.gpu(), memory=6000, compute=0))
+        with node.probe(node.add("far", elastic(1024, 8000))) as one:
+            assert await allocate(node, one, 0, 1024) == 0
+            assert await allocate(node, one, 1, 1500) != 0
+            assert await allocate(node, one, 1, 400) == 0
+
+    asyncio.run(story())
+
+
+def test_a_request_that_was_resized_counts_at_once(node: Node) -> None:
+    async def story() -> None:
+        node.add("fixed", Share(gpu=kit.gpu(), memory=4096, compute=0))
+        with node.probe(node.add("grows", elastic(1024, 4096))) as one:
+            assert await allocate(node, one, 0, 1024) == 0
+            pod = node.pods["uid-grows"]
+            record = Record(pod="uid-grows", node="n1", containers=(Held(number=0, gpus=(elastic(3072, 4096),)),))
+            about = msgspec.structs.replace(pod.metadata, annotations={RECORD: encode_record(record)})
+            node.pods["uid-grows"] = msgspec.structs.replace(pod, metadata=about)
+            node.agent.pods_changed()
+            (listed,) = [one for one in node.listed if one.pod == "grows"]
+            file = node.grants_file(min(listed.devices))
+            await node.until(lambda: read_limits(file).gpus[0].request_bytes == 3072 * MIB)
+            assert await allocate(node, one, 1, 2048) == 0
+
+    asyncio.run(story())
+
+
+def test_compute_that_no_pod_requests_is_divided(node: Node) -> None:
+    async def story() -> None:
+        share = Share(gpu=kit.gpu(), memory=1024, compute=200, compute_limit=600)
+        node.add("one", share)
+        node.add("two", Share(gpu=kit.gpu(), memory=1024, compute=500))
+        file = node.grants_file(min(node.listed[0].devices))
+        await node.until(lambda: file.exists() and read_limits(file).gpus[0].compute == 500)
+
+    asyncio.run(story())
+
+
+def test_nothing_is_published_of_pods_that_are_gone(node: Node) -> None:
+    async def story() -> None:
+        node.add("far", elastic(4096, 8000))
+        await node.until(lambda: node.published)
+        node.pods.clear()
+        node.agent.pods_changed()
+        await node.until(lambda: node.published[-1] is None)
+
+    asyncio.run(story())
