@@ -68,6 +68,7 @@ bool ct_await_grant(int device, uint64_t bytes) {
     uint64_t began = attempts_began ? attempts_began : ct_monotonic();
     uint32_t announced = 0;
     bool is_reserved = false;
+    ct_confirm_limits();
     int enough = attempts_began ? 1 : DOUBTS; // attempts are repeated by their caller
     for (int doubts = 0; doubts < enough && can_fit(device, bytes);) {
         ct_confirm_limits();

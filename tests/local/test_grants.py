@@ -97,6 +97,20 @@ def events_until(daemon: Daemon, job: JobView, kind: str) -> dict[str, str]:
     return told
 
 
+def test_a_job_that_is_stopped_again_waits_outside_the_queue(daemon: Daemon) -> None:
+    borrower = submit(daemon, 3000, "1GiB:3500MiB")
+    for attempt in (1, 2):
+        until(lambda attempt=attempt: daemon.job(borrower.id).attempts == attempt)  # type: ignore[misc]
+        until(lambda: [one for one in daemon.job(borrower.id).grants if one.memory_used_mib == 3000])
+        owner = submit(daemon, 1500, "2GiB:3GiB")
+        assert allocated(daemon, owner) == 0
+        daemon.client.post(f"/v1/jobs/{owner.id}/cancel", JobView)
+    waiting = until(lambda: view if (view := daemon.job(borrower.id)).state == "queued" and view.reason else None)
+    assert "waits 5 s: it was stopped 2 times" in (waiting.reason or "")
+    assert "waits 5 s" in events_until(daemon, borrower, "backing off")["backing off"]
+    until(lambda: daemon.job(borrower.id).attempts == 3)
+
+
 def test_a_job_without_a_surplus_starts_when_its_whole_request_is_free(daemon: Daemon) -> None:
     borrower = submit(daemon, 3000, "1GiB:3500MiB")
     assert allocated(daemon, borrower) == 0

@@ -2,19 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory above requests, over the stand-in driver: it is lent while it is idle, and its owner always gets it back."""
 
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cotenant.core.units import MilliGpu
 from cotenant.node.grants import Member, files_in, grant, margin_of
-from cotenant.node.limits import GpuLimit, Limits, read_limits
+from cotenant.node.limits import GpuLimit, Limits, limits_text, read_limits, write_read_only
 from cotenant.node.slices import make_slice
 from tests.native import kit
 from tests.native.kit import MIB
-from tests.native.probe import OUT_OF_MEMORY, Probe
+from tests.native.probe import DEVICE, OUT_OF_MEMORY, Probe
 from tests.node.granting import Allocation, Tenants, race
 
 CARD_MIB = 8192
@@ -119,3 +121,75 @@ def test_compute_that_nobody_requested_is_divided(tmp_path: Path) -> None:
         members.append(Member(name, files_in(folder), 1024 * MIB, 1024 * MIB, MilliGpu(share), MilliGpu(limit)))
     grant(kit.gpu(), CARD_MIB * MIB, margin_of(CARD_MIB * MIB), members)
     assert [read_limits(one.files.grants).gpus[0].compute for one in members] == [400, 400, 200]
+
+
+def test_grants_in_a_file_of_their_own_count_for_a_slice_that_names_it(gpu: Tenants, tmp_path: Path) -> None:
+    place, file = gpu.add("one", 2048, 8000), tmp_path / "one" / "grants"
+    limits = read_limits(place.limits)
+    (line,) = limits.gpus
+    write_read_only(place.limits, limits_text(replace(limits, grants=file, gpus=(line._replace(memory_bytes=0),))))
+    with gpu.probe(place) as one:
+        waiting = Allocation(one, 0, 1024)
+        time.sleep(0.3)
+        assert not waiting.answers  # nothing is granted yet
+        for granted in (512, 1100):
+            grants = Limits(gpus=(line._replace(memory_bytes=granted * MIB, most_bytes=granted * MIB),))
+            write_read_only(file, limits_text(grants))
+        until(lambda: waiting.answers, Tenants(tmp_path, CARD_MIB))
+        assert waiting.answers == [0]
+        assert one.call("alloc", 1, 3000 * MIB).result == OUT_OF_MEMORY  # neither granted nor guaranteed
+        write_read_only(file, limits_text(Limits(gpus=(line._replace(memory_bytes=4500 * MIB),))))
+        assert one.call("alloc", 1, 3000 * MIB).result == 0
+        file.chmod(0o666)  # a file that others may write to does not count: nothing is granted beyond what is in use
+        assert one.call("alloc", 2, 100 * MIB).result == OUT_OF_MEMORY
+
+
+CALLS = {
+    "alloc": (5, 1500 * MIB),
+    "pitch": (5, MIB, 1500),
+    "async": (5, 1500 * MIB, 15),
+    "array": (5, MIB, 1500, 1, 1),
+    "create": (5, 1500 * MIB, DEVICE, 0),
+}
+"""ways to allocate 1,500 MiB"""
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_driver_that_is_out_of_memory_within_a_request_is_asked_again(gpu: Tenants, call: str) -> None:
+    place, answers = gpu.add("one", 4096, 8000), list[int]()
+    limits = read_limits(place.limits)
+    lines = tuple(line._replace(memory_bytes=8000 * MIB) for line in limits.gpus)
+    write_read_only(place.limits, limits_text(replace(limits, gpus=lines)))
+    late = kit.Slice(gpu.root / "late")  # as a process that was killed and whose memory comes back late
+    late.folder.mkdir()
+    with gpu.probe(place) as one, gpu.probe(late.write(memory=7000 * MIB)) as killed:
+        assert killed.call("alloc", 0, 7000 * MIB).result == 0
+        waiting = threading.Thread(target=lambda: answers.append(one.call(call, *CALLS[call]).result), daemon=True)
+        waiting.start()
+        time.sleep(0.3)
+        assert not answers
+        killed.process.kill()
+        waiting.join(20)
+        assert answers == [0]
+
+
+def test_a_driver_that_is_out_of_memory_beyond_a_request_is_not_asked_again(gpu: Tenants) -> None:
+    place = gpu.add("one", 1024, 8000)
+    limits = read_limits(place.limits)
+    lines = tuple(line._replace(memory_bytes=8000 * MIB) for line in limits.gpus)
+    write_read_only(place.limits, limits_text(replace(limits, gpus=lines)))
+    other = kit.Slice(gpu.root / "other")
+    other.folder.mkdir()
+    with gpu.probe(place) as one, gpu.probe(other.write(memory=7000 * MIB)) as holding:
+        assert holding.call("alloc", 0, 7000 * MIB).result == 0
+        began = time.monotonic()
+        assert one.call("alloc", 0, 2000 * MIB).result == OUT_OF_MEMORY
+        assert time.monotonic() - began < 5  # it may be asked for 10 s within a request
+
+
+def test_threads_of_one_tenant_that_announce_together_all_get_their_part_of_the_request(gpu: Tenants) -> None:
+    place, other = gpu.add("threads", 4096, 8000), gpu.add("other", 4096, 8000)
+    with gpu.probe(other) as one, gpu.process(place, kit.program("grant_threads"), "8", "512", "40") as process:
+        until(lambda: process.poll() is not None, gpu)
+        assert process.returncode == 0, process.stdout.read() if process.stdout else ""
+        assert one.call("alloc", 0, 64 * MIB).result == 0

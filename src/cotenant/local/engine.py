@@ -25,6 +25,7 @@ from cotenant.history.decisions import DecisionRecorder
 from cotenant.history.store import History
 from cotenant.local import attempts
 from cotenant.local.admission import Admission
+from cotenant.local.backoff import Backoff
 from cotenant.local.config import Resources, Settings
 from cotenant.local.decision_log import DecisionLog
 from cotenant.local.devices import Devices
@@ -97,6 +98,7 @@ class Engine:
         self._learner = Learner(settings.policy, inventory_of([machine]), settings.queue, belief=self.profiles.belief)
         self._admission = Admission(self._learner, self.profiles, machine, resources.isolation)
         self._queue = JobQueue(self._learner.policy)
+        self._backoff = Backoff()
         self._launcher = Launcher(resources)
         self._grants = JobGrants(resources.slices, self._devices)
         self._runs = Runs(resources.jobs)
@@ -128,6 +130,7 @@ class Engine:
             self._learner,
             self._admission,
             self._queue,
+            self._backoff,
             self._launcher,
             self._runs,
             self._tenants,
@@ -241,7 +244,7 @@ class Engine:
             asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, self._wake.set)
         if record.state in ACTIVE:
             self._signal(record)
-        elif self.queries.set_aside.pop(record.id, None) is None:
+        elif not self._backoff.end(record.id) and self.queries.set_aside.pop(record.id, None) is None:
             self._queue.remove(record.id)
             self._wake.set()  # other jobs may have waited for it
         return self.queries.job(record.id)
@@ -486,9 +489,10 @@ class Engine:
         if self._resources.slices is not None:
             self._resources.slices.remove(job, self._runs.of_job(job))
         if queued:
-            self._enqueue_record(record)
+            self._enqueue_after(self._backoff.begin(job), record)
         else:
             self.interference.forget(job)
+            self._backoff.forget(job)
         self._wake.set()
 
     def _end(self, record: JobRecord, status: attempts.Status) -> bool:
@@ -527,6 +531,7 @@ class Engine:
 
     def _reclaim(self, job: str, why: str) -> None:
         """If that fails the job stays for now: it is asked again as long as another job waits for its memory."""
+        self._backoff.stopped(job)
         self._ask_to_leave(job, Stop.EVICT, why, reclaims=True)
 
     def _ask_to_leave(self, job: str, stop: Stop, why: str, *, reclaims: bool = False) -> None:
@@ -602,6 +607,19 @@ class Engine:
         self._queue.add(job)
         self._decisions.queued(job, request.name or request.command[0].rpartition("/")[2])
         self._wake.set()
+
+    def _enqueue_after(self, pause_s: float, record: JobRecord) -> None:
+        """Queues a job again, after a pause if it was stopped for others repeatedly."""
+
+        def enqueue() -> None:
+            if self._backoff.end(record.id):  # it may have been cancelled
+                self._enqueue_record(record)
+
+        if pause_s:
+            self.events.record("backing off", record.id, self._backoff.waiting[record.id])
+            asyncio.get_running_loop().call_later(pause_s, enqueue)
+        else:
+            self._enqueue_record(record)
 
     def _enqueue_record(self, record: JobRecord) -> None:
         """Without the fields that this version cannot read, a job might run with too few limits: it is set aside."""

@@ -26,6 +26,7 @@ from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
 from cotenant.local.admission import Admission, predicts
+from cotenant.local.backoff import Backoff
 from cotenant.local.config import Resources
 from cotenant.local.devices import Devices
 from cotenant.local.events import Event
@@ -99,6 +100,7 @@ class Queries:
         learner: Learner,
         admission: Admission,
         queue: JobQueue,
+        backoff: Backoff,
         launcher: Launcher,
         runs: Runs,
         tenants: Tenants,
@@ -111,7 +113,7 @@ class Queries:
         self._learner, self._admission, self._queue = learner, admission, queue
         self._launcher, self._runs, self._tenants = launcher, runs, tenants
         self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
-        self._grants = grants
+        self._grants, self._backoff = grants, backoff
         self.foresight = Foresight(learner, admission, queue, tenants, time.time)
         self.set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
@@ -329,6 +331,7 @@ class Queries:
     def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
         job = self._queue.jobs.get(record.id)
         reason = self._runs.delayed.get(record.id)
+        reason = self._backoff.waiting.get(record.id, reason)
         if record.id in self.set_aside:
             problem = self.set_aside[record.id]
             reason = f"set aside: its request cannot be read: {problem}; use the version that stored it, or cancel it"
