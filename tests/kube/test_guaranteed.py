@@ -121,7 +121,7 @@ def resources(made: Json) -> Any:
     ("amounts", "annotations", "counted", "limits"),
     [
         ({MEMORY: 6000}, {REQUEST_MEMORY: "2000"}, {MEMORY: "2000"}, {LIMIT_MEMORY: '{"app-0":"6000"}'}),
-        ({MEMORY: 2000}, {LIMIT_MEMORY: "6000"}, {MEMORY: "2000"}, {LIMIT_MEMORY: '{"app-0":"6000"}'}),
+        ({MEMORY: 2000}, {LIMIT_MEMORY: "6000"}, {MEMORY: 2000}, {LIMIT_MEMORY: '{"app-0":"6000"}'}),
         ({PERCENT: 75}, {REQUEST_MEMORY: "25%"}, {PERCENT: "25"}, {LIMIT_MEMORY: '{"app-0":"75%"}'}),
         (
             {MEMORY: 2000, CORES: 60},
@@ -138,6 +138,9 @@ def test_the_resource_is_the_request_after_admission(
     said = {name: amount for name, amount in resources(made)["limits"].items() if name in counted}
     assert said == counted
     assert {key: made["metadata"]["annotations"].get(key) for key in limits} == limits
+    assert response(mutate(review(made), KubeSettings())) == UNCHANGED
+    for part in resources(made).values():  # as the API server writes it
+        part.update({name: "2k" for name, amount in part.items() if str(amount) == "2000"})
     assert response(mutate(review(made), KubeSettings())) == UNCHANGED
 
 

@@ -18,7 +18,9 @@ from cotenant.kube.api.access import Access
 from cotenant.kube.api.listing import TRIES
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import RECORD, decode_record, encode_record
-from cotenant.kube.codec.inventory import INVENTORY, USED, used_for
+from cotenant.kube.codec.grants import GrantReport, grants_for
+from cotenant.kube.codec.guaranteed import LIMIT_MEMORY
+from cotenant.kube.codec.inventory import GRANTS, INVENTORY, USED, used_for
 from cotenant.kube.codec.isolation import Isolation
 from cotenant.kube.inspect.listing import NoSuchNodeError, Query, read_cluster
 from cotenant.kube.inspect.report import ClusterUse, NodeUse, Part, cluster_use
@@ -290,3 +292,16 @@ def test_a_node_says_whose_gpus_it_has_and_which_limits_nothing_enforces() -> No
         [node(machine("a", type="MLU370"), vendor=Vendor.CAMBRICON), node(machine("b"))], [], SETTINGS
     ).nodes
     assert [(one.vendor, one.unenforced is None) for one in seen] == [("cambricon", False), ("nvidia", True)]
+
+
+def test_a_pod_that_may_use_more_than_it_requests_shows_its_limit_and_its_grant() -> None:
+    pod = placed(waiting("p", {GPU: 1, MEMORY: 4000}, annotations={LIMIT_MEMORY: "9000"}), node(machine("a")))
+    (share,) = decode_record(pod.metadata.annotations[RECORD]).held_by(0)
+    report = [GrantReport(container=0, gpu=share.gpu, memory=6000, used=5000, compute=0)]
+    here = node(machine("a"))
+    about = msgspec.structs.replace(
+        here.metadata, annotations={**here.metadata.annotations, GRANTS: grants_for({pod.metadata.uid: report}, ())}
+    )
+    (use,) = only_node([msgspec.structs.replace(here, metadata=about)], [pod]).pods
+    (part,) = use.assigned
+    assert (part.memory_mib, part.limit_mib, part.granted_mib) == (4000, 9000, 6000)

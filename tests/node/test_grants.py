@@ -187,9 +187,12 @@ def test_a_driver_that_is_out_of_memory_beyond_a_request_is_not_asked_again(gpu:
         assert time.monotonic() - began < 5  # it may be asked for 10 s within a request
 
 
-def test_threads_of_one_tenant_that_announce_together_all_get_their_part_of_the_request(gpu: Tenants) -> None:
-    place, other = gpu.add("threads", 4096, 8000), gpu.add("other", 4096, 8000)
-    with gpu.probe(other) as one, gpu.process(place, kit.program("grant_threads"), "8", "512", "40") as process:
+@pytest.mark.parametrize(("mib", "least"), [("512", "8"), ("2600", "1")])
+def test_threads_of_one_tenant_that_announce_together_get_what_fits_into_its_request(
+    gpu: Tenants, mib: str, least: str
+) -> None:
+    place, other = gpu.add("threads", 4096, 4500), gpu.add("other", 4096, 8000)
+    with gpu.probe(other) as one, gpu.process(place, kit.program("grant_threads"), "8", mib, "60", least) as process:
         until(lambda: process.poll() is not None, gpu)
         assert process.returncode == 0, process.stdout.read() if process.stdout else ""
         assert one.call("alloc", 0, 64 * MIB).result == 0

@@ -274,6 +274,10 @@ def _pod_notes(pod: "PodUse", unit: str) -> Iterator[str]:
         if part.used_mib is not None:
             use = f"{_in(unit, part.used_mib)} of {_in(unit, part.memory_mib)} {unit}"
             yield f"pod {pod.namespace}/{_name(pod)} uses {use} of GPU{part.gpu}"
+        if part.limit_mib:
+            granted = "" if part.granted_mib is None else f", {_in(unit, part.granted_mib)} {unit} granted last"
+            most = f"{_in(unit, part.memory_mib)} {unit} requested, at most {_in(unit, part.limit_mib)} {unit}"
+            yield f"pod {pod.namespace}/{_name(pod)} on GPU{part.gpu}: {most}{granted}"
 
 
 def _cluster(seen: "ClusterUse", unit: str) -> str:

@@ -87,7 +87,10 @@ def pod_details(answer: "WhyPod") -> "Iterator[str]":
         compute = f", {share.compute_percent:g}% of its compute" if share.compute_percent else ""
         if share.limit_percent:
             compute = f", at most {share.limit_percent:g}% of its compute beside a server with a latency objective"
-        rows.append(["gpu", f"{share.gpu}: {share.memory_mib} MiB{compute}, container {share.container}"])
+        if share.compute_limit_percent:
+            compute += f" (at most {share.compute_limit_percent:g}%)"
+        memory = f"{share.memory_mib} MiB" + f" (at most {share.memory_limit_mib} MiB)" * bool(share.memory_limit_mib)
+        rows.append(["gpu", f"{share.gpu}: {memory}{compute}, container {share.container}"])
     if answer.latency is not None:
         about = answer.latency
         held = "held" if about.held else "missed"

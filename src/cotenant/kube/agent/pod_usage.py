@@ -26,14 +26,16 @@ class PodMemory(NamedTuple):
     used_mib: int
     assigned_mib: int
     uid: str
+    limit_mib: int
+    """What it may use while others leave it free; at least what it was assigned."""
 
     @property
     def is_beyond(self) -> bool:
-        """Whether that is more than the pod was assigned; a share without an amount of memory (0) has no limit."""
-        return 0 < self.assigned_mib < self.used_mib
+        """Whether that is more than the pod may use; a share without an amount of memory (0) has no limit."""
+        return 0 < self.limit_mib < self.used_mib
 
     def __str__(self) -> str:
-        return f"pod {self.namespace}/{self.pod} uses {self.used_mib} of {self.assigned_mib} MiB of GPU {self.gpu}"
+        return f"pod {self.namespace}/{self.pod} uses {self.used_mib} of {self.limit_mib} MiB of GPU {self.gpu}"
 
 
 def memory_of_pods(usage: Iterable[GpuUsage], pods: Collection[Pod], proc: Path = PROC) -> list[PodMemory]:
@@ -46,9 +48,9 @@ def memory_of_pods(usage: Iterable[GpuUsage], pods: Collection[Pod], proc: Path 
             if uid is not None:
                 used[uid, gpu.uuid] += process.memory_mib or 0
     return sorted(
-        PodMemory(pod.metadata.namespace, pod.metadata.name, gpu, used[uid, gpu], assigned, uid)
+        PodMemory(pod.metadata.namespace, pod.metadata.name, gpu, used[uid, gpu], assigned, uid, limit)
         for uid, (pod, record) in with_gpus.items()
-        for gpu, assigned in _assigned(record)
+        for gpu, assigned, limit in _assigned(record)
     )
 
 
@@ -61,10 +63,13 @@ def beyond_assignment(pods: Iterable[PodMemory]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _assigned(record: Record) -> Iterator[tuple[str, int]]:
-    """The most that any containers have together; that of init containers counts as if they stayed."""
+def _assigned(record: Record) -> Iterator[tuple[str, int, int]]:
+    """By GPU, the most that any containers have together, and may use; that of init containers counts as if they
+    stayed."""
     sums: Counter[str] = Counter()
+    limits: Counter[str] = Counter()
     for held in record.containers:
         for share in held.gpus:
             sums[share.gpu] += share.memory
-    yield from sums.items()
+            limits[share.gpu] += max(share.memory, share.memory_limit)
+    yield from ((gpu, amount, limits[gpu]) for gpu, amount in sums.items())

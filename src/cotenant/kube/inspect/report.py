@@ -18,6 +18,8 @@ from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.annotations import rung_of
+from cotenant.kube.codec.assignment import Record, Share, staying
+from cotenant.kube.codec.grants import GrantReport, grants_of
 from cotenant.kube.codec.inventory import NOT_KNOWN, MemoryInUse, machine_type, used_of
 from cotenant.kube.codec.isolation import is_enforced
 from cotenant.kube.codec.request import MEMORY, PodRequest, request_of
@@ -53,6 +55,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     compute_percent: float
     used_mib: int | None = None
     """Memory that the pod uses of it, if that is more than it was assigned."""
+    limit_mib: int = 0
+    """Memory that the pod may use while others leave it free; 0: no more than it was assigned."""
+    granted_mib: int | None = None
+    """How much of that it may use at present, as its agent last reported."""
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +186,7 @@ def _node(
     requests: Mapping[str, tuple[Pod, PodRequest | None]],
     pending: Iterable[PodUse],
 ) -> NodeUse:
-    name, use = node.metadata.name, _used(node)
+    name, use, granted = node.metadata.name, _used(node), _grants(node)
     placed = state.cluster.node(name)
     machine = placed.machine
     return NodeUse(
@@ -190,7 +196,7 @@ def _node(
         gpus=_gpu_uses(placed, use.mib),
         links=machine.links,
         pods=_sorted(
-            _placed(tenant, state, placed, requests.get(tenant.job), codec, use.beyond.get(tenant.job, {}))
+            _placed(tenant, state, placed, requests.get(tenant.job), codec, use.beyond.get(tenant.job, {}), granted)
             for tenant in placed.tenants
         ),
         pending=_sorted(pending),
@@ -205,6 +211,13 @@ def _used(node: Node) -> MemoryInUse:
         return used_of(node)
     except InputError:  # written by a newer agent
         return NOT_KNOWN
+
+
+def _grants(node: Node) -> Mapping[str, Sequence[GrantReport]]:
+    try:
+        return grants_of(node).pods
+    except InputError:  # written by a newer agent
+        return {}
 
 
 def _gpu_uses(placed: PlacedNode, used: Mapping[str, int]) -> tuple[GpuUse, ...]:
@@ -237,6 +250,7 @@ def _placed(
     known: tuple[Pod, PodRequest | None] | None,
     codec: Settings,
     beyond: Mapping[str, int],
+    granted: Mapping[str, Sequence[GrantReport]],
 ) -> PodUse:
     gpus = placed.machine.gpus
     allocation = state.allocations_on(placed.name)[tenant.job]
@@ -256,6 +270,8 @@ def _placed(
                 memory_mib=claim.memory,
                 compute_percent=claim.compute / 10,
                 used_mib=beyond.get(gpus[gpu].uuid) if gpu < len(gpus) else None,
+                limit_mib=_limit(allocation.record, gpus[gpu].uuid, claim.memory),
+                granted_mib=_granted(allocation.record, gpus[gpu].uuid, granted.get(tenant.job, ())),
             )
             for gpu, claim in sorted(claims(tenant.demand, tenant.gpus, gpus).items())
             if claim != NOTHING
@@ -263,6 +279,22 @@ def _placed(
         enforced=known is None or _is_enforced(known[0], codec),
         isolation=None if known is None else rung_of(known[0], allocation.record, allocation.vendor, codec),
     )
+
+
+def _limit(record: Record, uuid: str, assigned: int) -> int:
+    """What a pod may use of a GPU; 0: no more than it was assigned."""
+    above = sum(max(0, share.memory_limit - share.memory) for share in _shares_of(record, uuid))
+    return assigned + above if above else 0
+
+
+def _granted(record: Record, uuid: str, reports: Sequence[GrantReport]) -> int | None:
+    granted = [one.memory for one in reports if one.gpu == uuid]
+    fixed = sum(share.memory for share in _shares_of(record, uuid) if not share.is_elastic)
+    return fixed + sum(granted) if granted else None
+
+
+def _shares_of(record: Record, uuid: str) -> list[Share]:
+    return [share for held in staying(record) for share in held.gpus if share.gpu == uuid]
 
 
 def _is_enforced(pod: Pod, codec: Settings) -> bool:

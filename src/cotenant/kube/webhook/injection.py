@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.annotations import RUNTIME_VARIABLES, variable_names
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import container_key
@@ -92,9 +93,16 @@ def _rewritten(resources: Json, amounts: Mapping[str, str | None]) -> Json:
     changed = {}
     for part in ("limits", "requests"):
         if resources.get(part):
-            new = {name: amounts.get(name, amount) for name, amount in resources[part].items()}
+            new = {name: _replaced(amount, amounts.get(name, amount)) for name, amount in resources[part].items()}
             changed[part] = {name: amount for name, amount in new.items() if amount is not None}
     return {**resources, **changed}
+
+
+def _replaced(written: str | int, amount: str | int | None) -> str | int | None:
+    """The API server writes 5000 as 5k: what is the same is left as it is."""
+    if amount is None or parse_quantity(written) != parse_quantity(amount):
+        return amount
+    return written
 
 
 def _with_devices(resources: Json, dialect: Dialect, devices: str) -> Json:

@@ -16,6 +16,7 @@ import msgspec
 
 from cotenant.core.units import parse_profile
 from cotenant.errors import InputError
+from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.constraints import PROFILE
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.guaranteed import LIMIT_MEMORY, parse_amount
@@ -158,7 +159,7 @@ def _from_kai(pod: Json, manifest: PodManifest, vgpu: Dialect) -> Json:
     }
     if limit is not None:
         pod = _with_limit(pod, name, limit)
-    if of_vgpu == wanted:
+    if _quantities(of_vgpu) == _quantities(wanted):
         return pod
     if of_vgpu:
         said = FRACTION if FRACTION in annotations else MEMORY
@@ -167,6 +168,17 @@ def _from_kai(pod: Json, manifest: PodManifest, vgpu: Dialect) -> Json:
     parts = {part: {**(resources.get(part) or {}), **wanted} for part in ("limits", "requests")}
     containers[index] = {**containers[index], "resources": {**resources, **parts}}
     return {**pod, "spec": {**pod["spec"], kind: containers}}
+
+
+def _quantities(amounts: Mapping[str, str]) -> dict[str, Fraction | str]:
+    """The numbers behind quantities, since the API server writes 2000 as 2k."""
+    found: dict[str, Fraction | str] = {}
+    for name, amount in amounts.items():
+        try:
+            found[name] = parse_quantity(amount)
+        except ValueError:
+            found[name] = amount
+    return found
 
 
 def _of_pod(annotations: Mapping[str, str]) -> dict[str, str]:
