@@ -24,9 +24,9 @@ def test_memory_beyond_an_assignment_is_seen_by_pod_and_gpu(tmp_path: Path) -> N
     ]
     found = memory_of_pods(usage, pods, tmp_path)
     assert [tuple(one) for one in found] == [
-        ("team", "one", "GPU-a", 5120, 3072, ONE),
-        ("team", "two", "GPU-a", 900, 1000, TWO),
-        ("team", "two", "GPU-b", 0, 1000, TWO),
+        ("team", "one", "GPU-a", 5120, 3072, ONE, 3072),
+        ("team", "two", "GPU-a", 900, 1000, TWO, 1000),
+        ("team", "two", "GPU-b", 0, 1000, TWO, 1000),
     ]
     assert beyond_assignment(found) == {ONE: {"GPU-a": 5120}}
     assert str(found[0]) == "pod team/one uses 5120 of 3072 MiB of GPU GPU-a"
