@@ -5,6 +5,7 @@ back when a pod needs it within its request."""
 
 import pytest
 
+from cotenant.kube.api.names import AGENT
 from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.guaranteed import LIMIT_MEMORY, REQUEST_COMPUTE, REQUEST_MEMORY
 from cotenant.kube.codec.paths import GRANTS
@@ -43,6 +44,13 @@ def grows(engine: Engine, name: str, mib: int, annotations: Json | None = None) 
     engine.create(name, {"nvidia.com/gpumem": LIMIT}, code, annotations=below)
 
 
+def restarts(engine: Engine) -> int:
+    """How often the agent of the first node was started again."""
+    (pod,) = [pod for pod in engine.our_pods(AGENT) if pod["spec"].get("nodeName") == "node1"]
+    (agent,) = [one for one in pod["status"]["containerStatuses"] if one["name"] == "agent"]
+    return int(agent["restartCount"])
+
+
 def test_a_pod_gets_its_request_from_the_pod_furthest_above_its_own(engine: Engine) -> None:
     grows(engine, "far", 7500)
     assert set(engine.said("far")["answers"]) == {0}
@@ -55,7 +63,10 @@ def test_a_pod_gets_its_request_from_the_pod_furthest_above_its_own(engine: Engi
     assert (share.memory, share.memory_limit) == (REQUEST, LIMIT)
     counted = engine.cluster.get(path_of("far"))["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"]
     assert parse_quantity(counted) == REQUEST
+    before = restarts(engine)
     engine.kill("kube agent")
+    wait_for("the agent to run again", lambda: restarts(engine) > before)
+    engine.wait_for_agent("node1")
     assert T4.memory_mib >= 3 * REQUEST
     grows(engine, "owner", REQUEST)
     owner = engine.said("owner")

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from cotenant.core.isolation import Refused, Rung
+from cotenant.core.isolation import BY_MPS, Refused, Rung
 from cotenant.core.model import ANY_PROFILE, Container, ContainerKind, Demand
 from cotenant.core.sharing.latency import LEAST_SHARE
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu
@@ -140,6 +140,10 @@ def _check_elastic(pod: Pod, containers: Sequence[ContainerRequest], constraints
         )
     if not first.amounts.dialect.vendor.row.preload:
         raise InputError(f"{what}: no program enforces limits on these GPUs, so they cannot be above requests")
+    if (wish := wish_of(annotations)) in BY_MPS:
+        raise InputError(
+            f"{what}: with annotation {ISOLATION}: {wish} it has the limits with which it started; remove one of them"
+        )
     if MEMORY in annotations:
         raise InputError(f"{what}: annotation {MEMORY} leaves the amount to a profile; use one of them")
     if LATENCY in annotations and any(one.amounts.container.compute_limit is not None for one in elastic):
