@@ -94,7 +94,11 @@ def test_an_init_container_keeps_what_it_states() -> None:
         ({"nvidia.com/gpu": 1}, {REQUEST_MEMORY: "50%"}, "states no memory"),
         ({PERCENT: 100}, {REQUEST_MEMORY: "50%"}, "has its GPUs to itself"),
         ({"aliyun.com/gpu-mem": 6}, {REQUEST_MEMORY: "1500"}, "units of 1024 MiB; write a multiple"),
-        ({MEMORY: 2000}, {REQUEST_MEMORY: "1000", "cotenant.io/isolation": "mps"}, "it has the limits with which it started"),
+        (
+            {MEMORY: 2000},
+            {REQUEST_MEMORY: "1000", "cotenant.io/isolation": "mps"},
+            "it has the limits with which it started",
+        ),
         ({"cambricon.com/mlumem": 6000}, {REQUEST_MEMORY: "1500"}, "no program enforces limits on these GPUs"),
     ],
 )
