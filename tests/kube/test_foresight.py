@@ -93,6 +93,9 @@ def test_a_gang_that_does_not_fit_says_how_much_of_it_would() -> None:
         assert answer.suggestions[0].text == "with 5000 MiB of GPU memory instead of 6000 MiB"
         fits = await what_if(plane, memory="5000MiB", compute="10%", replicas=3)
         assert len(fits.slots) == 3
+        await placed(plane, "first", "n1", 5000)
+        full = await what_if(plane, memory="5000MiB", compute="10%", replicas=4)
+        assert "without first" in [one.text for one in full.suggestions]
 
     play(story)
 

@@ -60,5 +60,5 @@ class Foresight:
     def _search(self, job: Job, waiting: int) -> Search:
         policy, cluster = self._learner.policy, self._tenants.cluster
         if self._memory is None or self._memory.policy is not policy:
-            self._memory = Memory(policy)
+            self._memory = Memory(policy, self._learner.ranker)
         return Search(self._memory, job, cluster, crowding=waiting / max(1, cluster.gpus))

@@ -13,7 +13,7 @@ from cotenant.core.placement.policies import build_policy
 from cotenant.core.queueing.eviction import Stake
 from cotenant.core.suggestions.changes import Suggestion
 from cotenant.core.suggestions.search import Memory, Search
-from cotenant.core.suggestions.suggesting import gang_standing, ordered, suggestions
+from cotenant.core.suggestions.suggesting import gang_standing, in_one_go, ordered, suggestions
 from cotenant.core.units import MiB, MilliGpu, Percent, Seconds
 from tests.core.builders import card, cluster_with, job, machine, machine_of, placed, share
 
@@ -83,6 +83,12 @@ def test_a_constraint_is_dropped_or_replaced(demand: Demand, text: str) -> None:
     assert f"with {text}" in texts(suggested(demand, cluster))
 
 
+def test_a_dropped_constraint_and_a_lower_amount_if_neither_alone_is_enough() -> None:
+    found = [one for one in suggested(share(8000, use_types=("H100",))) if one.demand is not None]
+    assert texts(found) == ["with GPUs of any type and 6000 MiB of GPU memory instead of 8000 MiB"]
+    assert found[0].kind == "type+memory"
+
+
 def test_an_init_container_that_needs_too_much_is_named() -> None:
     init = Container(kind=ContainerKind.INIT, memory=MiB(9000), compute=MilliGpu(0))
     app = Container(memory=MiB(1000), compute=MilliGpu(0))
@@ -104,7 +110,7 @@ def test_a_gang_says_how_many_members_fit_and_what_the_next_one_lacks() -> None:
     cluster = cluster_with(
         [machine("a"), machine("b")], placed("x", share(9000), "a", 0), placed("y", share(8000), "b", 0)
     )
-    standing = gang_standing(Search(Memory(build_policy("binpack")), gang, cluster))
+    standing = in_one_go(gang_standing(Search(Memory(build_policy("binpack")), gang, cluster)))
     assert (standing.needed, standing.fit) == (3, 2)
     assert str(standing.lacks) == "needs 5000 MiB on one GPU; the freest has 3000 MiB free"
     found = suggested(gang, cluster)

@@ -24,7 +24,7 @@ from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
 from cotenant.core.placement.check import Check, Reads, plain_text
 from cotenant.core.placement.checks import CHECKS
 from cotenant.core.placement.feasibility import Feasibility, feasibility
-from cotenant.core.placement.gpu_arrays import NO_GPU, GpuArrays, compares_rooms, kept
+from cotenant.core.placement.gpu_arrays import NO_GPU, Columns, GpuArrays, compares_rooms, kept
 from cotenant.core.placement.scores import Order, Score, node_spread, spread
 from cotenant.core.placement.shapes import BY_GPUS, BY_TENANTS, REFUSED, SURE, Labels, Shape, best_first
 from cotenant.core.placement.slots import refusal_of, slots_of
@@ -215,6 +215,10 @@ class Ranker:
     def at_once(self, demand: Demand) -> bool:
         """Whether all nodes can be compared in arrays, without rating any."""
         return self._by_room and self._feasible(demand).in_arrays
+
+    def columns(self, cluster: Cluster) -> Columns:
+        """All GPUs of a cluster as arrays; only nodes that changed since the last call are read again."""
+        return self._arrays.columns(cluster)
 
     def refusers(self, demand: Demand, cluster: Cluster) -> list[str] | None:
         """For every node the check that refuses, empty if the demand fits; None if a check has no form in arrays."""

@@ -182,15 +182,22 @@ def constraints(demand: Demand, cluster: Cluster) -> Iterator[Without]:
         for gpu_type in _types(cluster):
             change = replace(demand, use_types=(gpu_type,), avoid_types=())
             yield Without("type", f"GPUs of type {gpu_type}", change, (gpu_type,))
-    if demand.use_uuids or demand.avoid_uuids:
-        change = replace(demand, use_uuids=frozenset(), avoid_uuids=frozenset())
-        yield Without("uuid", "GPUs of any UUID", change)
     if demand.mig is not None and demand.mig != ANY_PROFILE:
         for profile in _profiles(cluster, demand.mig):
             yield Without("mig", f"MIG profile {profile}", replace(demand, mig=profile), (profile,))
     if demand.rung is not None:
         for rung in _rungs(cluster, demand.rung):
             yield Without("isolation", f"isolation {rung}", replace(demand, rung=rung), (rung.value,))
+    yield from (one for one in constraints_dropped(demand) if one.kind != "type")
+
+
+def constraints_dropped(demand: Demand) -> Iterator[Without]:
+    """The constraints of a demand that can be dropped, each alone."""
+    if demand.use_types or demand.avoid_types:
+        yield Without("type", "GPUs of any type", replace(demand, use_types=(), avoid_types=()))
+    if demand.use_uuids or demand.avoid_uuids:
+        change = replace(demand, use_uuids=frozenset(), avoid_uuids=frozenset())
+        yield Without("uuid", "GPUs of any UUID", change)
     if demand.exclusive:
         yield Without("exclusive", "GPUs that other jobs use too", replace(demand, exclusive=False))
     if demand.one_numa:

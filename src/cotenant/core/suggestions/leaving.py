@@ -13,7 +13,7 @@ from cotenant.core.queueing.eviction import Stake, Way, least_harm
 from cotenant.core.queueing.preemption import Holder, displace
 from cotenant.core.sharing.orders import tenants_on
 from cotenant.core.suggestions.changes import Change, Suggestion
-from cotenant.core.suggestions.search import Search
+from cotenant.core.suggestions.search import CHUNK, Search, Steps
 
 END_SIZE = 0.5
 """how large a change is for each job that has to end, beside an amount that is lowered by such a part"""
@@ -27,30 +27,31 @@ MOST_HOLDERS = 128
 """running jobs that may have to end for a gang"""
 
 
-def least_leaving(search: Search, stakes: Mapping[str, Stake]) -> Suggestion | None:
+def least_leaving(search: Search, stakes: Mapping[str, Stake]) -> Steps[Suggestion | None]:
     """The tenants of one node that would have to end, with the least harm; None if that is not enough anywhere."""
     demand = search.job.demand
-    if not search.is_plain and search.somewhere(demand) is not None:
+    if not search.is_plain and (yield from search.somewhere(demand)) is not None:
         demand = replace(demand, exclusive=True)  # the sharing gate lets no job share, so a GPU must be idle
     best: tuple[Way, Node] | None = None
-    for node in _emptiest(search):
+    for node in (yield from _emptiest(search)):
         if search.spent:
             break
         search.left -= 8 * (1 + len(node.tenants))  # each tenant is tried alone, and some sets of them
         way = least_harm(search.policy, demand, node, stakes)
+        yield None
         if way is not None and (best is None or (way.harm, node.name) < (best[0].harm, best[1].name)):
             best = way, node
     if best is None:
         return None
     way, node = best
-    if search.is_plain:
-        slots = (Slot(node.name, way.gpus),)
-        allowed = way.victims and (search.allows is None or search.allows(search.job.demand, slots))
-        return ending(way.victims, slots) if allowed else None
-    return _past_the_gate(search, node, way.victims)
+    if not search.is_plain:
+        return (yield from _past_the_gate(search, node, way.victims))
+    slots = (Slot(node.name, way.gpus),)
+    allowed = way.victims and (search.allows is None or search.allows(search.job.demand, slots))
+    return ending(way.victims, slots) if allowed else None
 
 
-def _past_the_gate(search: Search, node: Node, victims: Sequence[str]) -> Suggestion | None:
+def _past_the_gate(search: Search, node: Node, victims: Sequence[str]) -> Steps[Suggestion | None]:
     """The same victims without those that can stay, if the sharing gate lets the job in then."""
 
     def without(jobs: Sequence[str]) -> tuple[Slot, ...] | None:
@@ -66,6 +67,7 @@ def _past_the_gate(search: Search, node: Node, victims: Sequence[str]) -> Sugges
     for job in victims:
         fewer = [one for one in leaving if one != job]
         found = without(fewer) if fewer else None
+        yield None
         if found is not None:
             leaving, slots = fewer, found
     return ending(leaving, slots)
@@ -94,14 +96,16 @@ def least_leaving_for_gang(search: Search, running: Sequence[Holder]) -> Suggest
     return ending(sorted(job.id for job in jobs), tuple(one.slot for one in decision.placements))
 
 
-def _emptiest(search: Search) -> list[Node]:
+def _emptiest(search: Search) -> Steps[list[Node]]:
     """The nodes on which the demand would fit if they were empty, those with the fewest tenants in the way first."""
     demand, cluster = search.job.demand, search.cluster
     needed = max(1, sum(one.gpus for one in demand.containers) if demand.containers else demand.gpus)
     fits: dict[object, bool] = {}
     found: list[tuple[int, Node]] = []
     by_name = bool(demand.use_uuids or demand.avoid_uuids)
-    for node in cluster:
+    for judged, node in enumerate(cluster, start=1):
+        if judged % CHUNK == 0:
+            yield None
         if node.name in search.closed or not node.tenants or len(node.tenants) > MOST_TENANTS:
             continue
         key = node.name if by_name else node.machine.kind

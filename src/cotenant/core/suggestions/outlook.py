@@ -15,6 +15,9 @@ from cotenant.core.sharing.orders import tenants_on
 from cotenant.core.sharing.speeds import Belief, tenant_set_of
 from cotenant.core.suggestions.search import Search
 
+MOST_FITS = 64
+"""slots whose scores are computed"""
+
 
 class TenantOutlook(NamedTuple):
     """The job itself or a neighbour, on a GPU that the job would use. Speeds are relative to running alone."""
@@ -38,7 +41,9 @@ class Outlook:
     """empty: it would wait"""
     tenants: tuple[TenantOutlook, ...] = ()
     fits: tuple[Fit, ...] = ()
-    """the best slots for one member, best first"""
+    """the best slots for one member, best first, at most `MOST_FITS`"""
+    fitting: int = 0
+    """number of nodes on which one member fits"""
     reasons: Mapping[str, Reason] = field(default_factory=dict)
     """why each other node refuses it"""
     waits: Reason | None = None
@@ -52,14 +57,15 @@ def outlook(search: Search, workloads: Mapping[str, str] | None = None) -> Outlo
     memory, job, cluster = search.memory, search.job, search.cluster
     closed = search.closed
     nodes = None if not closed else [name for name in cluster.names if name not in closed]
-    ranking = rank(search.policy, job, cluster, nodes, ranker=memory.ranker, crowding=search.crowding)
+    ranking = rank(search.policy, job, cluster, nodes, most=MOST_FITS, ranker=memory.ranker, crowding=search.crowding)
     found = place_gang(memory.ranker, job, cluster, None, search.crowding, closed)
+    fitting = len(cluster) - len(closed) - len(ranking.reasons)
     if found is None:
-        return Outlook(fits=ranking.fits, reasons=ranking.reasons, waits=ranking.verdict.reason)
+        return Outlook(fits=ranking.fits, fitting=fitting, reasons=ranking.reasons, waits=ranking.verdict.reason)
     after, belief = found.cluster, search.policy.known.belief
     tenants = tuple(_tenants(belief, cluster, after, found.placements, workloads or {}))
     trial = any(one.trial for one in found.placements)
-    return Outlook(found.placements, tenants, ranking.fits, ranking.reasons, None, trial)
+    return Outlook(found.placements, tenants, ranking.fits, fitting, ranking.reasons, None, trial)
 
 
 def _tenants(

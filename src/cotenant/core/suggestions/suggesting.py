@@ -2,18 +2,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """What would make a job fit: the least changes, each of them tried by the checks and the ranking that place jobs."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Reason, Slot
-from cotenant.core.placement.deciding import place_gang
+from cotenant.core.placement.ranking import Ranker
 from cotenant.core.queueing.eviction import Stake
 from cotenant.core.queueing.preemption import Holder
-from cotenant.core.suggestions.changes import CONSTRAINT_SIZE, Axis, Change, Suggestion, Without, axes, constraints
+from cotenant.core.suggestions.changes import (
+    CONSTRAINT_SIZE,
+    Axis,
+    Change,
+    Suggestion,
+    Without,
+    axes,
+    constraints,
+    constraints_dropped,
+)
 from cotenant.core.suggestions.leaving import least_leaving, least_leaving_for_gang
-from cotenant.core.suggestions.search import Search, highest_accepted
+from cotenant.core.suggestions.search import Search, Steps
+
+T = TypeVar("T")
 
 PAIRED = ("compute", "memory")
 """amounts that are lowered together if neither alone is enough"""
@@ -27,23 +39,23 @@ def suggestions(
 
     `stakes` are the tenants that may have to end, `running` the same as jobs, which are read for a gang.
     """
-    if search.placed(search.job.demand) is not None:
+    if (yield from search.placed(search.job.demand)) is not None:
         return
-    yield None
     demand = search.job.demand
-    dropped = list(_dropped(search, demand))
+    dropped = yield from _dropped(search, demand)
     yield from dropped
-    lowered = False
-    for axis in axes(demand):
-        found = _lowered(search, axis, demand)
-        lowered = lowered or found is not None
-        yield found
-    if not lowered and not any(dropped):
-        yield from _both(search, demand)
     if search.job.replicas == 1:
-        yield least_leaving(search, {} if stakes is None else stakes)
+        yield (yield from least_leaving(search, {} if stakes is None else stakes))
     else:
         yield least_leaving_for_gang(search, list(running))
+    lowered = False
+    for axis in axes(demand):
+        found = yield from _lowered(search, axis, demand)
+        lowered = lowered or found is not None
+        yield found
+    if not lowered and not dropped:
+        yield from (yield from _both(search, demand))
+        yield from (yield from _dropped_and_lowered(search, demand))
 
 
 def ordered(found: Iterable[Suggestion | None]) -> list[Suggestion]:
@@ -51,69 +63,92 @@ def ordered(found: Iterable[Suggestion | None]) -> list[Suggestion]:
     return sorted((one for one in found if one is not None), key=lambda one: (one.size, one.kind, one.text))
 
 
-def _dropped(search: Search, demand: Demand) -> Iterator[Suggestion | None]:
+def _dropped(search: Search, demand: Demand) -> Steps[list[Suggestion]]:
     """One suggestion for each kind of constraint; types, profiles and rungs that would do are named together."""
     works: dict[str, list[tuple[Without, tuple[Slot, ...]]]] = {}
     for one in constraints(demand, search.cluster):
         if search.spent:
             break
-        near = search.somewhere(one.demand)
-        slots = None if near is None else search.placed(one.demand, near)
+        near = yield from search.somewhere(one.demand)
+        slots = None if near is None else (yield from search.placed(one.demand, near))
         if slots is not None:
             works.setdefault(one.kind, []).append((one, slots))
         yield None
-    for kind, alike in works.items():
-        first, slots = alike[0]
-        text = first.text + "".join(f" or {name}" for one, _ in alike[1:] for name in one.names)
-        names = tuple(name for one, _ in alike for name in one.names)
-        yield Suggestion((Change(kind, text, names=names),), CONSTRAINT_SIZE, first.demand, slots)
+    return [_without(kind, alike) for kind, alike in works.items()]
 
 
-def _lowered(search: Search, axis: Axis, demand: Demand) -> Suggestion | None:
+def _without(kind: str, alike: Sequence[tuple[Without, tuple[Slot, ...]]]) -> Suggestion:
+    first, slots = alike[0]
+    text = first.text + "".join(f" or {name}" for one, _ in alike[1:] for name in one.names)
+    names = tuple(name for one, _ in alike for name in one.names)
+    return Suggestion((Change(kind, text, names=names),), CONSTRAINT_SIZE, first.demand, slots)
+
+
+def _lowered(search: Search, axis: Axis, demand: Demand) -> Steps[Suggestion | None]:
     """The highest lower amount of one kind with which the whole job can be placed."""
-    found = search.highest(axis, demand)
+    found = yield from search.highest(axis, demand)
     if found is None:
         return None
     amount, node = found
     exact = not search.spent
-    changed = axis.change(demand, amount)
-    slots = search.placed(changed, node)
+    slots = yield from search.placed(axis.change(demand, amount), node)
     if slots is None and not (search.is_plain and search.allows is None):
         # One member fits with this amount, and the gang, the sharing gate or a quota needs a lower one.
-        tried: dict[int, tuple[Slot, ...] | None] = {}
-
-        def accepts(lower: int) -> bool:
-            tried[lower] = None if search.spent else search.placed(axis.change(demand, lower))
-            return tried[lower] is not None
-
-        lowest = highest_accepted(range(axis.least, amount, axis.unit), accepts)
-        if lowest is None:
-            return None
-        amount, exact = lowest, not search.spent
-        slots = tried.get(amount)
-        changed = axis.change(demand, amount)
+        lower = range(axis.least, amount, axis.unit)
+        likely = yield from _likely(search, axis, demand)
+        if likely in lower:
+            slots = yield from search.placed(axis.change(demand, likely))
+            if slots is not None:
+                amount, lower = likely, lower[lower.index(likely) + 1 :]
+        while lower and not search.spent:
+            middle = lower[len(lower) // 2]
+            tried = yield from search.placed(axis.change(demand, middle))
+            if tried is not None:
+                amount, slots = middle, tried
+            after = lower.index(middle) + (tried is not None)
+            lower = lower[after:] if tried is not None else lower[:after]
+        exact = not lower
     if slots is None:
         return None
-    return Suggestion((axis.to(amount),), axis.size(amount), changed, slots, exact)
+    return Suggestion((axis.to(amount),), axis.size(amount), axis.change(demand, amount), slots, exact)
 
 
-def _both(search: Search, demand: Demand) -> Iterator[Suggestion | None]:
+def _likely(search: Search, axis: Axis, demand: Demand) -> Steps[int]:
+    """An amount that is likely to be accepted, to begin with: for a gang, one with which its members need not share a
+    GPU; behind a sharing gate, one for an idle GPU. 0: none."""
+    if search.job.replicas > 1:
+        return search.highest_apart(axis, demand)
+    idle = None if search.is_plain else (yield from search.highest(axis, replace(demand, exclusive=True)))
+    return 0 if idle is None else idle[0]
+
+
+def _dropped_and_lowered(search: Search, demand: Demand) -> Steps[list[Suggestion]]:
+    """A dropped constraint and a lower amount, if neither alone is enough."""
+    found = []
+    for one in constraints_dropped(demand):
+        for axis in axes(demand):
+            both = None if search.spent else (yield from _lowered(search, axis, one.demand))
+            if both is not None:
+                changes = Change(one.kind, one.text), *both.changes
+                found.append(replace(both, changes=changes, size=both.size + CONSTRAINT_SIZE))
+    return found
+
+
+def _both(search: Search, demand: Demand) -> Steps[list[Suggestion]]:
     """Two amounts, if neither alone is enough: each is the highest beside the other."""
     alone = {axis.kind: axis for axis in axes(demand) if axis.amounts()}
     found: dict[tuple[int, ...], Suggestion] = {}
     for one, other in permutations([alone[kind] for kind in PAIRED if kind in alone], 2):
-        least = other.change(demand, other.least)
-        first = search.highest(one, least)
-        yield None
+        first = yield from search.highest(one, other.change(demand, other.least))
         if first is None or search.spent:
             continue
-        both = _lowered(search, other, one.change(demand, first[0]))
-        if both is not None and both.demand is not None:
+        both = yield from _lowered(search, other, one.change(demand, first[0]))
+        if both is not None:
             changes = tuple(sorted((one.to(first[0]), *both.changes)))
             size = one.size(first[0]) + both.size
             found[tuple(change.now for change in changes)] = replace(both, changes=changes, size=size)
         yield None
-    yield from found.values()
+    return list(found.values())
 
 
 class GangStanding(NamedTuple):
@@ -126,24 +161,39 @@ class GangStanding(NamedTuple):
     """the reason of the node that is nearest to taking the next member; None if all fit"""
 
 
-def gang_standing(search: Search) -> GangStanding:
+def gang_standing(search: Search) -> Steps[GangStanding]:
     """How many members of a gang fit now, and what the next one lacks."""
-    job = search.job
-
-    def fits(members: int) -> bool:
-        some = replace(job, replicas=members)
-        found = place_gang(search.memory.ranker, some, search.cluster, None, search.crowding, search.closed)
-        return found is not None
-
-    fit = highest_accepted(range(1, job.replicas + 1), fits) or 0
+    job, ranker = search.job, search.memory.ranker
+    fit, cluster = yield from _members(search, ranker)
+    if fit < job.replicas and search.policy.gate is None:  # as `place_gang` does
+        more, roomiest = yield from _members(search, ranker.roomiest())
+        fit, cluster = (more, roomiest) if more > fit else (fit, cluster)
     if fit == job.replicas:
         return GangStanding(job.replicas, fit, None)
-    cluster = search.cluster
-    if fit:
-        some = replace(job, replicas=fit)
-        found = place_gang(search.memory.ranker, some, cluster, None, search.crowding, search.closed)
-        cluster = cluster if found is None else found.cluster
     open_nodes = [name for name in cluster.names if name not in search.closed]
-    reasons = search.memory.ranker.reasons(job.demand, cluster, open_nodes)
+    reasons = ranker.reasons(job.demand, cluster, open_nodes)
     lacks = min(reasons.values(), key=lambda why: (why.needed - why.available, why.text), default=None)
     return GangStanding(job.replicas, fit, lacks)
+
+
+def _members(search: Search, ranker: Ranker) -> Steps[tuple[int, Cluster]]:
+    """How many members fit if each gets the best slot that the earlier ones leave, and the cluster with them."""
+    job, cluster, gate = search.job, search.cluster, ranker.policy.gate
+    for member in range(job.replicas):
+        fit = ranker.best(job.demand, cluster, None, search.closed)
+        yield None
+        waits = None if fit is None or gate is None or search.crowding is None else gate(fit.score, search.crowding)
+        if fit is None or (waits is not None and waits.reason is not None):
+            return member, cluster
+        cluster = cluster.seat(job, fit.slot, member)
+    return job.replicas, cluster
+
+
+def in_one_go(steps: Steps[T]) -> T:
+    """The result of a search, for engines that need not do other work in between."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found

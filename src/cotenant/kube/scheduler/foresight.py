@@ -8,16 +8,19 @@ A search may judge thousands of nodes, so it lets kube-scheduler's calls in betw
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from msgspec.structs import replace as replaced
 
-from cotenant.core.model import Demand, Job, Slot
-from cotenant.core.placement.ranking import Policy
+from cotenant.core.model import Demand, Job, Placement, Slot
+from cotenant.core.placement.ranking import Ranker
 from cotenant.core.queueing.eviction import Stake
+from cotenant.core.queueing.preemption import Holder
 from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.core.suggestions.changes import Change, Suggestion
+from cotenant.core.suggestions.leaving import MOST_HOLDERS
 from cotenant.core.suggestions.outlook import outlook
-from cotenant.core.suggestions.search import Memory, Search
+from cotenant.core.suggestions.search import Memory, Search, Steps
 from cotenant.core.suggestions.suggesting import gang_standing, ordered, suggestions
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, moment_of
@@ -39,6 +42,7 @@ MOST_NAMED = 8
 NEW = "what-if"
 NO_GPU = "it requests no GPU; kube-scheduler alone places such pods"
 
+T = TypeVar("T")
 Found = tuple[tuple[SuggestionView, ...], GangView | None]
 
 
@@ -102,13 +106,15 @@ class Foresight:
         view = self._shared.placer.views.of(pod)
         assert view is not None
         found: list[Suggestion | None] = []
-        for one in suggestions(search, _Stakes(self._shared)):
+        stakes = _Stakes(self._shared)
+        running = _last_first(search, stakes) if search.job.replicas > 1 else []
+        for one in suggestions(search, stakes, running):
             found.append(one)
             await asyncio.sleep(0)
-        found.append(self._raised_quota(view, search))
+        found.append(await self._raised_quota(view, search))
         gang = None
         if search.job.replicas > 1:
-            standing = gang_standing(search)
+            standing = await _in_steps(gang_standing(search))
             lacks = None if standing.lacks is None else str(standing.lacks)
             gang = GangView(needed=standing.needed, fit=standing.fit, lacks=lacks)
         namespace = pod.metadata.namespace
@@ -124,13 +130,14 @@ class Foresight:
 
         limited = self._shared.quotas.limits(view.pod.metadata.namespace)
         job = Job(id=uid, demand=view.request.demand, replicas=members)
-        memory = self._memory(view.ranker.policy)
+        memory = self._memory(view.ranker)
         return Search(memory, job, cluster, closed=closed, crowding=crowding, allows=allows if limited else None)
 
-    def _memory(self, policy: Policy) -> Memory:
+    def _memory(self, ranker: Ranker) -> Memory:
+        policy = ranker.policy
         kept = self._memories.pop(policy.name, None)
         if kept is None or kept.policy is not policy:
-            kept = Memory(policy)
+            kept = Memory(policy, ranker)
         self._memories[policy.name] = kept  # most recent last
         if len(self._memories) > MOST_MEMORIES:
             del self._memories[next(iter(self._memories))]
@@ -158,12 +165,12 @@ class Foresight:
         shared, about = self._shared, view.pod.metadata
         return shared.quotas.shortfalls(shared.state, about.namespace, needed, {about.uid})
 
-    def _raised_quota(self, view: View, search: Search) -> Suggestion | None:
+    async def _raised_quota(self, view: View, search: Search) -> Suggestion | None:
         """The quotas that would have to be raised, if the pod fits without them."""
         if search.allows is None:
             return None
         free = Search(search.memory, search.job, search.cluster, closed=search.closed, crowding=search.crowding)
-        slots = free.placed(search.job.demand)
+        slots = await _in_steps(free.placed(search.job.demand))
         over = [] if slots is None else list(self._over_quota(view, search.job.demand, slots))
         if slots is None or not over:
             return None
@@ -220,6 +227,31 @@ class _Stakes(Mapping[str, Stake]):
 
     def __len__(self) -> int:
         return 0
+
+
+def _last_first(search: Search, stakes: Mapping[str, Stake]) -> list[Holder]:
+    """The pods that may have to end for a gang: the lowest priority first, then those that started last."""
+    cluster = search.cluster
+    if sum(len(node.tenants) for node in cluster) > MOST_HOLDERS:
+        return []
+    tenants = [(node.name, one) for node in cluster for one in node.tenants if one.job in stakes]
+    tenants.sort(key=lambda item: (stakes[item[1].job].priority, -stakes[item[1].job].since, item[1].job))
+    found: list[Holder] = []
+    for node, one in tenants:
+        job = Job(id=one.job, demand=one.demand)
+        found.append((job, (Placement(job, Slot(node, one.gpus), one.replica),)))
+    return found
+
+
+async def _in_steps(steps: Steps[T]) -> T:
+    """The result of a search; kube-scheduler's calls are answered between its steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await asyncio.sleep(0)
 
 
 def _describe_quota(over: Shortfall) -> str:
