@@ -196,7 +196,7 @@ def what_if(
         tenants=() if waits else tuple(_neighbour(one, named) for one in outlook.tenants),
         fits=tuple(map(_fit, fits)),
         refusals=tuple(_refusal(node, why) for node, why in list(outlook.reasons.items())[:left]),
-        more=outlook.fitting - len(fits) + max(0, len(outlook.reasons) - left),
+        more=outlook.nodes - len(fits) - min(left, len(outlook.reasons)),
         suggestions=suggestions,
         gang=gang,
         notes=notes,

@@ -10,11 +10,14 @@ from cotenant.core.cluster import Cluster, Node
 from cotenant.core.interference import ALONE, Speed
 from cotenant.core.model import Placement, Reason, Slot, Tenant
 from cotenant.core.placement.deciding import place_gang, rank
-from cotenant.core.placement.ranking import Fit
+from cotenant.core.placement.ranking import Fit, Ranking
+from cotenant.core.sharing.gates import PLACE
 from cotenant.core.sharing.orders import tenants_on
 from cotenant.core.sharing.speeds import Belief, tenant_set_of
 from cotenant.core.suggestions.search import Search
 
+MOST_RANKED = 1000
+"""nodes up to which all are ranked by any policy"""
 MOST_FITS = 64
 """slots whose scores are computed"""
 
@@ -42,10 +45,11 @@ class Outlook:
     tenants: tuple[TenantOutlook, ...] = ()
     fits: tuple[Fit, ...] = ()
     """the best slots for one member, best first, at most `MOST_FITS`"""
-    fitting: int = 0
-    """number of nodes on which one member fits"""
+    nodes: int = 0
+    """number of nodes that were considered"""
     reasons: Mapping[str, Reason] = field(default_factory=dict)
-    """why each other node refuses it"""
+    """Why each other node refuses it. In a large cluster it is left out if the job fits, and so are all fits but the
+    best, unless the policy compares all nodes at once."""
     waits: Reason | None = None
     """why the sharing gate lets it wait although it fits"""
     trial: bool = False
@@ -57,15 +61,26 @@ def outlook(search: Search, workloads: Mapping[str, str] | None = None) -> Outlo
     memory, job, cluster = search.memory, search.job, search.cluster
     closed = search.closed
     nodes = None if not closed else [name for name in cluster.names if name not in closed]
-    ranking = rank(search.policy, job, cluster, nodes, most=MOST_FITS, ranker=memory.ranker, crowding=search.crowding)
+    ranking = _ranking(search, nodes)
     found = place_gang(memory.ranker, job, cluster, None, search.crowding, closed)
-    fitting = len(cluster) - len(closed) - len(ranking.reasons)
+    total = len(cluster) - len(closed)
     if found is None:
-        return Outlook(fits=ranking.fits, fitting=fitting, reasons=ranking.reasons, waits=ranking.verdict.reason)
+        return Outlook(fits=ranking.fits, nodes=total, reasons=ranking.reasons, waits=ranking.verdict.reason)
     after, belief = found.cluster, search.policy.known.belief
     tenants = tuple(_tenants(belief, cluster, after, found.placements, workloads or {}))
     trial = any(one.trial for one in found.placements)
-    return Outlook(found.placements, tenants, ranking.fits, fitting, ranking.reasons, None, trial)
+    return Outlook(found.placements, tenants, ranking.fits, total, ranking.reasons, None, trial)
+
+
+def _ranking(search: Search, nodes: list[str] | None) -> Ranking:
+    """The ranking of all nodes, or of the best one if ranking all of them would take long."""
+    ranker, demand, cluster = search.memory.ranker, search.job.demand, search.cluster
+    if len(cluster) <= MOST_RANKED or ranker.at_once(demand):
+        return rank(search.policy, search.job, cluster, nodes, most=MOST_FITS, ranker=ranker, crowding=search.crowding)
+    best, gate = ranker.best(demand, cluster, None, search.closed), search.policy.gate
+    if best is None:
+        return Ranking((), ranker.reasons(demand, cluster, nodes))
+    return Ranking((best,), {}, PLACE if gate is None or search.crowding is None else gate(best.score, search.crowding))
 
 
 def _tenants(

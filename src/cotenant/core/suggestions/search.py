@@ -168,10 +168,11 @@ class Search:
 
     def _fits(self, demand: Demand) -> Mask:
         """The open nodes that pass all checks that have a form in arrays: all checks, for most demands."""
-        fits: Mask = self._kept(demand).sum(axis=0) >= demand.gpus
-        if demand.gpus == 0:
-            columns = self.memory.columns(self.cluster)
-            for mask in feasibility(demand, self.policy.checks).masks(columns):
+        feasible = feasibility(demand, self.policy.checks)
+        needed = feasible.demand.gpus  # of a pod with containers, at least one if any of them has GPUs
+        fits: Mask = self._kept(demand).sum(axis=0) >= needed
+        if needed == 0:
+            for mask in feasible.masks(self.memory.columns(self.cluster)):
                 if mask.ndim == 1:
                     fits = fits & mask
         return fits & self._open
