@@ -107,6 +107,8 @@ def test_what_the_file_says_is_stronger_than_the_defaults_of_another_system() ->
     vgpu = {one.name: one for one in settings.codec().dialects}["vgpu"]
     assert (vgpu.policy, vgpu.low) == ("hami-binpack/spread", False)
     assert "iadeep" not in {one.name for one in settings.codec().dialects}
+    assert (settings.metrics.hami, settings.metrics.port) == (True, 31992)
+    assert not parse_settings(b"compat: hami\nmetrics: {hami: false}").metrics.hami
 
 
 def test_the_records_of_hami_replace_those_of_no_other_dialect() -> None:

@@ -32,7 +32,7 @@ def test_decisions_waits_binds_and_requests_are_counted() -> None:
         text = await page_of(plane)
         decisions = values(text, "cotenant_scheduler_decisions_total")
         decisions.pop("released  queue", None)  # a pass of the queue may have run
-        assert decisions == {"placed  filter": 2, "refused memory filter": 1}
+        assert decisions == {"placed  filter": 2, "refused memory filter": 1, "placed  bind": 2}
         assert values(text, "cotenant_scheduler_binds_total") == {"bound": 2, "refused": 0, "failed": 0}
         assert values(text, "cotenant_scheduler_queue_length") == {"waiting": 1, "refused": 1, "binding": 0}
         assert values(text, "cotenant_scheduler_wait_seconds_count") == {"": 2}

@@ -60,6 +60,7 @@ COMPAT: Mapping[str, Mapping[str, object]] = {
     "hami": {
         "gpus": {"split": 10},
         "dialects": {"vgpu": {"policy": "hami-binpack/spread", "low": True, "record": "hami"}},
+        "metrics": {"hami": True},
     }
 }
 """Settings by which pods get what the documents of another system promise them."""

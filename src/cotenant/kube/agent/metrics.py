@@ -88,7 +88,12 @@ class AgentMetrics:
         held = [(pod, record) for pod in self._pods() if not has_ended(pod) and (record := valid_record(pod))]
         uids = frozenset(pod.metadata.uid for pod, _ in held)
         self._steps.retain(uids)
-        occupants = [one for pod, record in held if (one := self._occupant(pod, record, here)).assigned]
+        slices = self._slices()
+        occupants = [
+            one
+            for pod, record in held
+            if (one := self._occupant(pod, record, here, slices.get(pod.metadata.uid, ()))).assigned
+        ]
         look = Look(
             machine=machine,
             vendor=str(self._vendor()),
@@ -106,9 +111,8 @@ class AgentMetrics:
             errors=dict(self._errors),
         )
 
-    def _occupant(self, pod: Pod, record: Record, here: set[str]) -> Occupant:
+    def _occupant(self, pod: Pod, record: Record, here: set[str], slices: Sequence[str]) -> Occupant:
         uid, total = pod.metadata.uid, self._steps.of(pod.metadata.uid)
-        names = tuple(self._slices().get(uid, ()))
         known = TenantFigures(
             name=pod.metadata.name,
             namespace=pod.metadata.namespace,
@@ -123,7 +127,7 @@ class AgentMetrics:
             known=known,
             assigned={uuid: one for uuid, one in _assigned(record).items() if uuid in here},
             reported_busy_s=total.busy_s,
-            read_slices=lambda: [_read(self._regions / name) for name in names],
+            read_slices=lambda: [_read(self._regions / name) for name in slices],
         )
 
 

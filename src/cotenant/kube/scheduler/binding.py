@@ -21,7 +21,7 @@ from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.protocol import BindingArgs
 from cotenant.kube.scheduler.shared import Shared
 from cotenant.kube.scheduler.watches import get_pod
-from cotenant.metrics.table import BINDS
+from cotenant.metrics.table import BINDS, DECISIONS
 
 ANSWER_S = 6.0
 """within which kube-scheduler gets an answer; it waits 10 s"""
@@ -75,6 +75,7 @@ class Binder:
         choice = shared.placer.choose(pod, args.node, began, time.time_ns())
         if isinstance(choice, Reason):
             shared.counts.add(BINDS, "refused")
+            shared.counts.add(DECISIONS, "bind", "refused", choice.check)
             return f"{subject} does not fit on node {args.node} any more: {choice}"
         error = None
         try:
@@ -83,6 +84,7 @@ class Binder:
             if choice.allocation is not None:
                 (shared.state.assume if error == "" else shared.state.release)(args.uid)
         shared.counts.add(BINDS, "failed" if error else "bound")
+        shared.counts.add(DECISIONS, "bind", "failed" if error else "placed", "")
         if error:
             shared.errors.report("bind", error)
         elif choice.allocation is not None:
