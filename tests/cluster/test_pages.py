@@ -149,6 +149,7 @@ def test_three_users_see_and_do_what_the_api_server_lets_them(
         assert "foreign-secret" not in text, path
         assert "<script>alert" not in text, path
         assert "<img src=x" not in text, path
+    wait_for("what the agent has measured", lambda: "busy 0 %" in pages.text("/", "boss"))
     assert "own-waits" in pages.text("/queue", "alice")
     assert "needs 900000 MiB on one GPU" in pages.text(f"/jobs/{A}/own-waits", "alice")
     assert "Placed" in pages.text(f"/jobs/{A}/own", "alice")  # an event of the scheduler

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from cotenant.core.model import Gpu, Machine
@@ -192,4 +193,32 @@ def shared_cluster() -> Cluster:
     cluster.add_pod("b", "hidden-job", "n2", 1)
     cluster.add_pod("a", "large", memory=99_000)
     cluster.add_pod("b", "waiting-secret", memory=99_000)
+    return cluster
+
+
+def large_cluster(nodes: int = 64, gpus: int = 8, pods: int = 2_000, waiting: int = 300) -> Cluster:
+    """A cluster in which tenants of 20 namespaces share all GPUs and report their speeds."""
+    cluster = Cluster()
+    chance = Random(1)
+    for number in range(nodes):
+        cluster.add_node(f"node-{number:02d}", gpus, 80_000)
+    for number in range(pods):
+        namespace, node = f"team-{number % 20:02d}", f"node-{number % nodes:02d}"
+        if number >= pods - waiting:
+            cluster.add_pod(namespace, f"wait-{number:04d}", memory=100_000)
+            continue
+        name, workload = f"train-{number:04d}", f"w{number % 9}"
+        about = {"cotenant.io/workload": workload}
+        cluster.add_pod(namespace, name, node, number // nodes % gpus, 8000 + 1000 * (number % 7), about)
+        speed = {"batch": 32, "samplesPerSecond": 70.0, "speed": round(chance.uniform(0.4, 1.0), 2)}
+        spec = {
+            "node": node,
+            "namespace": namespace,
+            "workload": workload,
+            "gpuType": "T4",
+            "alone": {"samplesPerSecond": 100.0, "stepSeconds": 0.1, "times": 3},
+            "pods": [{"name": name, "uid": f"uid-{namespace}-{name}", **speed}],
+        }
+        profile = f"{node}.{number // nodes}"
+        cluster.profiles.merge(profile, {"metadata": {"name": profile, "uid": profile}, "spec": spec})
     return cluster

@@ -143,7 +143,7 @@ async def _run(options: WebOptions, settings: KubeSettings, access: Access) -> N
     with History.open(options.history) as history:
         pages = ClusterPages(access, settings, errors, name=options.name, history=history, actions=options.actions)
         listener = Listener(listen(*options.listen), pages.application(), _certificates(options, errors))
-        print(f"cotenant: the pages are at {listener.address}", flush=True)
+        print(f"cotenant: the server of the pages listens at {listener.address}", flush=True)
         try:
             async with asyncio.TaskGroup() as group:
                 working = group.create_task(pages.run())
