@@ -14,6 +14,7 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.history.store import History
 from cotenant.kube.api.access import Access
+from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.server import Listener, listen
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
@@ -152,6 +153,7 @@ async def some_pages(
     history: History | None = None,
     synced: bool = True,
     settings: KubeSettings | None = None,
+    certificates: Certificates | None = None,
 ) -> AsyncIterator[Pages]:
     lines: list[str] = []
     async with cluster.serving():
@@ -159,7 +161,7 @@ async def some_pages(
         parts = ClusterPages(
             access, settings or KubeSettings(), ErrorLog(lines.append), actions=actions, history=history, pace=PACE
         )
-        listener = Listener(listen("127.0.0.1", 0), parts.application())
+        listener = Listener(listen("127.0.0.1", 0), parts.application(), certificates)
         async with serving([listener]):
             task = asyncio.create_task(parts.run())
             try:
