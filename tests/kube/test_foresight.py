@@ -10,9 +10,11 @@ from cotenant.errors import CotenantError
 from cotenant.kube.api.server import Reply
 from cotenant.kube.deploy.training import TrainingRequest, job_object
 from cotenant.kube.scheduler.why import ask_what_if
+from cotenant.kube.settings import SCHEDULER_NAME
 from cotenant.wire.explanation import WhatIf
 from tests.kube.control_plane import KNOWS, MEMORY, ControlPlane, play, until
 from tests.kube.http import ask
+from tests.kube.pods import pod_object
 from tests.kube.test_why import access, proxy, proxy_to
 
 
@@ -52,6 +54,27 @@ def test_why_says_the_memory_that_fits_and_which_pods_would_have_to_end() -> Non
         why = await plane.why("a")
         assert texts(why["suggestions"]) == ["with 5000 MiB of GPU memory instead of 6000 MiB", "without first"]
         assert why["suggestions"][1]["changes"][0]["names"] == ["first"]
+
+    play(story)
+
+
+def test_a_pod_without_a_compute_share_is_told_what_it_may_expect() -> None:
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1", cards=1, memory=10000)
+        await until(lambda: plane.scheduler.state.vendors)
+        amounts = {"nvidia.com/gpu": 1, MEMORY: 1000, "nvidia.com/gpucores": 90}
+        made = pod_object([amounts], [], {}, None, {"schedulerName": SCHEDULER_NAME})
+        made["metadata"] |= {"name": "busy", "uid": "uid-busy"}
+        plane.server.merge("busy", made, "team")
+        await plane.knows("busy")
+        assert (await plane.filter("busy", "n1"))["NodeNames"] == ["n1"]
+        assert await plane.bind("busy", "n1") == ""
+        await placed(plane, "idle", "n1", 5000)
+        said = (
+            "it requests no compute share; on GPU 0 1 other job has 90 % of the compute: "
+            "it has no guarantee, and no limit, of the rest"
+        )
+        assert said in (await plane.why("idle"))["notes"]
 
     play(story)
 

@@ -14,8 +14,9 @@ from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.core.queueing.eviction import Stake
 from cotenant.core.suggestions.changes import Change, axes
 from cotenant.core.suggestions.search import Memory, Search
-from cotenant.core.suggestions.suggesting import gang_standing, in_one_go, ordered, suggestions
+from cotenant.core.suggestions.suggesting import gang_standing, ordered, suggestions
 from cotenant.core.units import Seconds
+from tests.core.builders import in_one_go
 from tests.properties.strategies import demands, examples, plain_demands, policies
 from tests.properties.test_placing import occupied
 

@@ -13,9 +13,9 @@ from cotenant.core.placement.policies import build_policy
 from cotenant.core.queueing.eviction import Stake
 from cotenant.core.suggestions.changes import Suggestion
 from cotenant.core.suggestions.search import Memory, Search
-from cotenant.core.suggestions.suggesting import gang_standing, in_one_go, ordered, suggestions
+from cotenant.core.suggestions.suggesting import gang_standing, ordered, suggestions
 from cotenant.core.units import MiB, MilliGpu, Percent, Seconds
-from tests.core.builders import card, cluster_with, job, machine, machine_of, placed, share
+from tests.core.builders import card, cluster_with, in_one_go, job, machine, machine_of, placed, share
 
 BUSY = cluster_with([machine("a", 2)], placed("x", share(10000, 500), "a", 0), placed("y", share(12000, 100), "a", 1))
 STAKES = {"x": Stake(0, Seconds(0.0)), "y": Stake(0, Seconds(1.0))}

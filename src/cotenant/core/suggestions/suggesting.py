@@ -5,7 +5,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Reason, Slot
@@ -24,8 +24,6 @@ from cotenant.core.suggestions.changes import (
 )
 from cotenant.core.suggestions.leaving import least_leaving, least_leaving_for_gang
 from cotenant.core.suggestions.search import Search, Steps
-
-T = TypeVar("T")
 
 PAIRED = ("compute", "memory")
 """amounts that are lowered together if neither alone is enough"""
@@ -187,13 +185,3 @@ def _members(search: Search, ranker: Ranker) -> Steps[tuple[int, Cluster]]:
             return member, cluster
         cluster = cluster.seat(job, fit.slot, member)
     return job.replicas, cluster
-
-
-def in_one_go(steps: Steps[T]) -> T:
-    """The result of a search, for engines that need not do other work in between."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found

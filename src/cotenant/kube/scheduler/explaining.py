@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from cotenant.core.model import Reason
+from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.kube.api.objects import Pod, has_ended, unschedulable_message
 from cotenant.kube.codec.assignment import Record, mps_rung
 from cotenant.kube.codec.inventory import ServerReport
@@ -85,7 +86,7 @@ def explain(
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
         latency=_latency(server),
-        notes=(*_notes(pod, placer.reasons, why, placed, server), *grants),
+        notes=(*_notes(pod, placer.reasons, why, placed, server), *grants, *_no_share_notes(pod, why, state)),
         suggestions=suggestions,
         gang=gang,
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
@@ -101,6 +102,16 @@ def _notes(pod: Pod, reasons: Reasons, why: Why, placed: bool, server: ServerRep
     yield from reasons.unenforced(pod)
     yield from _not_offered(pod, why)
     yield from _not_reported(pod, placed, server)
+
+
+def _no_share_notes(pod: Pod, why: Why, state: ClusterState) -> Iterable[str]:
+    """What a placed pod without a compute share may expect beside pods that have shares."""
+    if why.allocation is None or why.allocation.node not in state.cluster.index:
+        return
+    node, uid = state.cluster.node(why.allocation.node), pod.metadata.uid
+    for one in node.tenants:
+        if one.job == uid:
+            yield from no_share_notes(one.demand, node, one.gpus, uid)
 
 
 def _not_offered(pod: Pod, why: Why) -> Iterable[str]:
