@@ -124,6 +124,7 @@ def test_each_tenant_of_a_mixed_node_sees_what_it_was_given_also_after_restarts(
     assert "CUDA_MPS_PIPE_DIRECTORY" not in engine.said("by-preload")["variables"]
     daemons = mps_processes(engine)
     assert daemons
+    assert sees_shm_of_its_gpu(engine)
     assert modes(engine) == {FIRST: 3, THIRD: 0}
     engine.restart_agent("node1")
     engine.restart_scheduler()
@@ -139,6 +140,17 @@ def test_each_tenant_of_a_mixed_node_sees_what_it_was_given_also_after_restarts(
     engine.tidy()
     wait_for("MPS to be gone", lambda: not mps_processes(engine))
     assert modes(engine) == {FIRST: 0, THIRD: 0}
+
+
+def sees_shm_of_its_gpu(engine: Engine) -> bool:
+    """Whether clients of MPS have the /dev/shm of their control daemon, and no other pod has."""
+    machine = engine.machine("node1")
+    shm = machine.inside(f"/run/cotenant-node/mps/{FIRST}/shm")
+    engine.cluster.kubectl("exec", "by-mps", "--", "sh", "-c", "echo shared > /dev/shm/word")
+    look = ("--", "sh", "-c", "cat /dev/shm/word || true")
+    daemon = machine.inside(f"/proc/{mps_processes(engine)[0]}/root/dev/shm/word")
+    seen = [engine.cluster.kubectl("exec", name, *look).strip() for name in ("beside", "by-preload")]
+    return seen == ["shared", ""] and daemon.read_text() == "shared\n" and (shm / "word").exists()
 
 
 def test_a_crash_of_mps_is_told_and_clients_start_again_with_their_limits(engine: Engine) -> None:

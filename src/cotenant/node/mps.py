@@ -72,12 +72,13 @@ class Mps:
         command: Path,
         *,
         answer_s: float = ANSWER_S,
+        has_shm: bool = False,
         ask_every_s: float = ASK_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask_every_s, self._clock = ask_every_s, clock
         self._root, self._owner, self._modes = root, owner, modes
-        self._command, self._answer_s = command, answer_s
+        self._command, self._answer_s, self._has_shm = command, answer_s, has_shm
         self._memory: dict[str, MiB] = {}
         self._tenants: dict[str, dict[str, GpuLimit]] = {}
         """by GPU and job"""
@@ -104,7 +105,13 @@ class Mps:
             if uuid in self._daemons:
                 return
             daemon = MpsDaemon(
-                self._root / uuid, uuid, self._owner, self._modes, self._command, answer_s=self._answer_s
+                self._root / uuid,
+                uuid,
+                self._owner,
+                self._modes,
+                self._command,
+                answer_s=self._answer_s,
+                has_shm=self._has_shm,
             )
             self._memory[uuid], self._tenants[uuid], self._daemons[uuid] = memory, {}, daemon
             try:

@@ -13,6 +13,7 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from cotenant.node import mounts
 from cotenant.node.devices.compute_modes import ComputeMode, is_instance
 from cotenant.node.limits import write_read_only
+from cotenant.node.mounts import mount_tmpfs, unmount
 from cotenant.node.mps_files import (
     TOKEN,
     MpsError,
@@ -46,6 +49,8 @@ START_S = 30.0
 QUIT_S = 5
 """seconds that clients have when their control daemon is ended; by then they should have been stopped"""
 LONGEST_SOCKET = 107
+SHM_OPTIONS = "size=50%,nr_inodes=100000,mode=1777"
+"""of the /dev/shm that clients share with their control daemon; what they write counts as their own memory"""
 
 
 class Modes(Protocol):
@@ -86,11 +91,14 @@ class MpsDaemon:
         command: Path,
         *,
         answer_s: float = ANSWER_S,
+        has_shm: bool = False,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.uuid, self._folder, self._owner, self._modes, self._command = uuid, folder, owner, modes, command
         self._answer_s = answer_s
         self.pipe, self.logs, self._record = folder / "pipe", folder / "log", folder / "state.json"
+        self._shm = folder / "shm" if has_shm else None
+        """/dev/shm of the control daemon, which its clients share with it; None: they share that of the machine"""
         self._step = step
         """told before each step that changes something; tests kill the process there"""
 
@@ -162,6 +170,8 @@ class MpsDaemon:
             elif self.is_recorded and self._modes.mode(self.uuid) is ComputeMode.EXCLUSIVE_PROCESS:
                 self._modes.set_mode(self.uuid, ComputeMode.DEFAULT)  # the mode before is not known
             remove(self.pipe)
+            if self._shm is not None and os.path.ismount(self._shm):
+                unmount(str(self._shm))
             self._step("forget")
             remove(self._record)
 
@@ -281,7 +291,7 @@ class MpsDaemon:
         environment = self._environment() | {"CUDA_VISIBLE_DEVICES": self.uuid, TOKEN: state.token}
         try:
             done = subprocess.run(
-                [str(self._command), "-d"],
+                [*self._with_shm(), str(self._command), "-d"],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -297,6 +307,15 @@ class MpsDaemon:
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
             raise MpsError(f"GPU {self.uuid}: {CONTROL} did not start: {said[:200] or f'exit code {done.returncode}'}")
+
+    def _with_shm(self) -> list[str]:
+        """What starts the control daemon with a /dev/shm of its own."""
+        if self._shm is None:
+            return []
+        self._shm.mkdir(mode=0o755, exist_ok=True)
+        if not os.path.ismount(self._shm):
+            mount_tmpfs(str(self._shm), SHM_OPTIONS)
+        return [sys.executable, "-IS", mounts.__file__, str(self._shm)]
 
     def _until_it_answers(self, state: _State) -> None:
         def answers() -> bool:

@@ -24,7 +24,7 @@ from cotenant.kube.agent.mps import NodeMps, clients_of
 from cotenant.kube.agent.mps_messages import Look, State
 from cotenant.kube.agent.mps_supervisor import SOCKET, Supervisor, accept_all, listen
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
+from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record, record_of
 from cotenant.node.mps import Mps
 from tests.kube.pods import pod as made_pod
 from tests.node.mps_kit import UUID, FileModes, command, processes_in, short_folder
@@ -102,7 +102,9 @@ class World:
         asyncio.run(scenario())
 
     def start(self, pod: Pod) -> dict[str, list[str]]:
-        return asyncio.run(self.mps.start(pod, [UUID]))
+        record = record_of(pod)
+        assert record is not None
+        return asyncio.run(self.mps.start(pod, record.held_by(0)))
 
 
 @pytest.fixture
@@ -123,7 +125,8 @@ def test_the_first_client_starts_a_control_daemon_and_the_last_ends_it(world: Wo
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1000M",
         ]
-        (mount,) = edits["mounts"]
+        mount, shm = edits["mounts"]
+        assert (shm["hostPath"], shm["containerPath"]) == (f"{world.folder}/{UUID}/shm", "/dev/shm")  # type: ignore[index]
         assert (mount["hostPath"], mount["containerPath"]) == (pipe, pipe)  # type: ignore[index]
         assert "ro" in mount["options"]  # type: ignore[index]
         first = world.control
@@ -211,6 +214,16 @@ def test_a_control_daemon_that_is_not_ours_closes_the_gpu_and_is_left_alone(worl
         first = world.control
         world.run(lambda: UUID in world.mps.closed)
         assert world.control == first
+
+
+def test_a_container_has_its_own_share_and_not_that_of_another_container(world: World) -> None:
+    with world.supervised():
+        world.run(lambda: world.mps.installed)
+        world.pods.append(client("a"))
+        small = Share(gpu=UUID, memory=300, compute=100, rung=Rung.MPS)
+        edits = asyncio.run(world.mps.start(world.pods[0], [small]))
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=300M" in edits["env"]
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=10" in edits["env"]
 
 
 def test_ended_pods_are_no_clients() -> None:

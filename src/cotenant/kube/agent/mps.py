@@ -72,6 +72,8 @@ class NodeMps:
         self._changed, self._report, self._proc = changed, report, proc
         self._machine = Machine(name="", gpus=())
         self._state = State()
+        self._turn = asyncio.Lock()
+        """Held from the making of a request to its answer: a look that knows less than a start must not follow it."""
 
     @property
     def installed(self) -> bool:
@@ -95,7 +97,8 @@ class NodeMps:
         while True:
             before = self._state
             try:
-                self._state = await asyncio.to_thread(self._ask, self._look())
+                async with self._turn:
+                    self._state = await asyncio.to_thread(self._ask, self._look())
                 if self._state.error:
                     self._report(self._state.error)
             except OSError as error:
@@ -109,29 +112,29 @@ class NodeMps:
                 self._changed()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def start(self, pod: Pod, gpus: Collection[str]) -> dict[str, list[Any]]:
+    async def start(self, pod: Pod, shares: Collection[Share]) -> dict[str, list[Any]]:
         """Makes the GPU of a container ready that is about to start; the CDI edits that it needs as a client of MPS.
 
         CotenantError if it cannot start now. A container without MPS waits until MPS has left its GPUs.
         """
-        record = valid_record(pod)
-        shares = {} if record is None else {share.gpu: share for share in mps_shares(record)}
-        mine = [shares[gpu] for gpu in gpus if gpu in shares]
+        mine = [share for share in shares if share.rung in BY_MPS]
         if not mine:
-            await self._free(gpus)
+            await self._free({share.gpu for share in shares})
             return {}
-        share, sizes = mine[0], {gpu.uuid: gpu.memory for gpu in self._machine.gpus}
+        # The largest, if an init container and another one cannot be told apart: the vGPU library knows its own limit.
+        share, sizes = max(mine, key=_size), {gpu.uuid: gpu.memory for gpu in self._machine.gpus}
         if share.gpu not in sizes:
             raise CotenantError(f"the node has no GPU {share.gpu}")
-        clients = clients_of(self._pods()).get(share.gpu, {})
-        clients.setdefault(pod.metadata.uid, Client(compute=share.compute, memory=share.memory))
-        try:
-            state = await asyncio.to_thread(self._ask, Ready(gpu=share.gpu, memory=sizes[share.gpu], clients=clients))
-        except OSError as error:
-            raise CotenantError(f"{AWAY}: {error.strerror or error}") from None
-        self._state = state
-        if state.error:
-            raise CotenantError(state.error)
+        async with self._turn:
+            clients = clients_of(self._pods()).get(share.gpu, {})
+            clients.setdefault(pod.metadata.uid, Client(compute=share.compute, memory=share.memory))
+            request = Ready(gpu=share.gpu, memory=sizes[share.gpu], clients=clients)
+            try:
+                self._state = await asyncio.to_thread(self._ask, request)
+            except OSError as error:
+                raise CotenantError(f"{AWAY}: {error.strerror or error}") from None
+            if self._state.error:
+                raise CotenantError(self._state.error)
         return edits_of(share, self._folder)
 
     async def _free(self, gpus: Collection[str]) -> None:
@@ -195,14 +198,18 @@ class NodeMps:
                 raise OSError(f"its answer cannot be understood: {error}") from None
 
 
+def _size(share: Share) -> tuple[int, int]:
+    return share.memory, share.compute
+
+
 def edits_of(share: Share, folder: Path) -> dict[str, list[Any]]:
     """The CDI edits of a container that is a client of MPS.
 
     The pipe folder of its GPU has the same path there as on the node. It is read-only: sockets can be used, and no file
-    can be added or removed.
+    can be added or removed. Its /dev/shm is that of the control daemon, which only the clients of this GPU share.
     """
-    pipe = str(folder / share.gpu / "pipe")
-    options = ["ro", "nosuid", "nodev", "noexec", "bind"]
+    pipe, shm = str(folder / share.gpu / "pipe"), str(folder / share.gpu / "shm")
+    options = ["nosuid", "nodev", "noexec", "bind"]
     env = {
         "CUDA_MPS_PIPE_DIRECTORY": pipe,
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent_of(Client(compute=share.compute, memory=0).limit("").compute)),
@@ -211,7 +218,10 @@ def edits_of(share: Share, folder: Path) -> dict[str, list[Any]]:
         env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={share.memory}M"
     return {
         "env": [f"{name}={value}" for name, value in env.items()],
-        "mounts": [{"hostPath": pipe, "containerPath": pipe, "options": options}],
+        "mounts": [
+            {"hostPath": pipe, "containerPath": pipe, "options": ["ro", *options]},
+            {"hostPath": shm, "containerPath": "/dev/shm", "options": ["rw", *options]},
+        ],
     }
 
 

@@ -118,7 +118,8 @@ def serve(folder: Path, owner: str, modes: Modes | None = None) -> None:
     """
     found = shutil.which(CONTROL)
     chosen = open_backend().modes if modes is None else modes
-    supervisor = Supervisor(Mps(folder, owner, chosen, Path(found or CONTROL)), installed=found is not None)
+    mps = Mps(folder, owner, chosen, Path(found or CONTROL), has_shm=True)
+    supervisor = Supervisor(mps, installed=found is not None)
     with listen(folder / SOCKET) as listening:
         print(f"mps: {'ready' if found else f'{CONTROL} is not installed'}; socket {folder / SOCKET}", file=sys.stderr)
         accept_all(listening, supervisor)

@@ -8,13 +8,13 @@ room for the next container. That needs a descriptor, which the agent opens once
 may change the mode of the file or take a lease on it, and may go on writing to a file whose name is gone.
 """
 
-import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from cotenant.errors import CotenantError
+from cotenant.node.mounts import mount_tmpfs
 from cotenant.node.region import SIZE, UNFINISHED, cut_region, open_region
 
 MOST_REGIONS = 448
@@ -23,7 +23,6 @@ MOST_BYTES = MOST_REGIONS * SIZE
 MOST_INODES = 2 * MOST_REGIONS
 MOST_GONE = 16
 """Regions without a name that are kept; each takes as much memory as a region."""
-_NOSUID, _NODEV, _NOEXEC = 2, 4, 8
 
 
 def mount_regions(folder: Path) -> bool:
@@ -32,7 +31,7 @@ def mount_regions(folder: Path) -> bool:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if is_bounded(folder):
             return False
-        _mount_tmpfs(folder, f"size={MOST_BYTES},nr_inodes={MOST_INODES},mode=0700")
+        mount_tmpfs(str(folder), f"size={MOST_BYTES},nr_inodes={MOST_INODES},mode=0700")
     except OSError as error:
         raise CotenantError(f"{folder}: the tmpfs for usage regions cannot be mounted: {error.strerror}") from None
     return True
@@ -43,14 +42,6 @@ def is_bounded(folder: Path) -> bool:
     seen = os.statvfs(folder)
     page = os.sysconf("SC_PAGE_SIZE")
     return os.path.ismount(folder) and seen.f_blocks * seen.f_frsize <= MOST_BYTES + page
-
-
-def _mount_tmpfs(folder: Path, options: str) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
-    if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, options.encode()) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,7 @@ class Service:
         else:
             given = Owned((), sure=False)  # its GPUs come by the variable of the container
         if state.mps is not None and pod is not None:
-            edits = edits.adding(await state.mps.start(pod, owned.gpus))
+            edits = edits.adding(await state.mps.start(pod, owned.shares))
         write_spec(state.host.cdi, device_name(self._resource, ids), state.vendor, given, edits)
 
     def _with_space(self, make: Callable[[], T]) -> T:

@@ -22,7 +22,7 @@ from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import Unclaimed
 from cotenant.kube.agent.podresources import Listed, PodKey
 from cotenant.kube.api.objects import Pod, has_ended
-from cotenant.kube.codec.assignment import record_of
+from cotenant.kube.codec.assignment import Share, record_of
 from cotenant.kube.codec.request import container_names
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import write_read_only
@@ -45,6 +45,8 @@ class Owned(NamedTuple):
     gpus: tuple[str, ...]
     sure: bool
     """False: GPUs of another container of its pod may be among them, and only the container's variable is exact."""
+    shares: tuple[Share, ...] = ()
+    """What it was given of them; if it is not sure, also what the other container was given."""
 
 
 NOTHING = Owned((), sure=True)
@@ -80,12 +82,17 @@ def owned_by(pod: Pod, resource: str, ids: frozenset[str], listed: Iterable[List
     named = {
         numbers.get(one.container) for one in listed if (one.key, one.resource, one.devices) == (key, resource, ids)
     }
-    possible = {
-        tuple(share.gpu for share in held.gpus)
+    held = [
+        held.gpus
         for held in record.containers
         if held.number in named or (held.kind is ContainerKind.INIT and len(held.gpus) == len(ids))
-    }
-    return Owned(tuple(dict.fromkeys(gpu for gpus in sorted(possible) for gpu in gpus)), sure=len(possible) < 2)
+    ]
+    possible = {tuple(share.gpu for share in shares) for shares in held}
+    return Owned(
+        tuple(dict.fromkeys(gpu for gpus in sorted(possible) for gpu in gpus)),
+        sure=len(possible) < 2,
+        shares=tuple(share for shares in held for share in shares),
+    )
 
 
 # Our CDI device

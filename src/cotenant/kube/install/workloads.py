@@ -171,7 +171,9 @@ def mps_daemon_set(images: Images, flags: AgentFlags, runtime_class: str | None 
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
         ],
         "securityContext": {"privileged": True, "readOnlyRootFilesystem": True, "runAsUser": 0},
-        "volumeMounts": [_mount(_volume_name(folder), folder, read_only=False)],
+        "volumeMounts": [
+            {**_mount(_volume_name(folder), folder, read_only=False), "mountPropagation": "Bidirectional"}
+        ],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
     }
     pod = {
