@@ -23,7 +23,7 @@ FIRST_CHAIN = (
 """which tests begin the first chain, which has all tests on clusters that are not in the second"""
 SECOND_CHAIN = (
     # with clusters of their own
-    *_files("mixed/", "test_chaos.py", "test_interference.py", "test_topology.py"),
+    *_files("mixed/", "test_chaos.py", "test_rungs.py", "test_interference.py", "test_topology.py"),
     # with one that they share
     *_files("test_failover.py", "test_gangs.py", "test_preemption.py", "test_queue.py"),
 )

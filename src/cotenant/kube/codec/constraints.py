@@ -11,7 +11,7 @@ from cotenant.core.model import ANY_PROFILE, Demand, Link
 from cotenant.core.units import MilliGpu, Percent, parse_percent, parse_profile
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Dialect
-from cotenant.kube.codec.isolation import wish_of
+from cotenant.kube.codec.isolation import ISOLATION, wish_of
 from cotenant.kube.codec.keys import own_key, qualified
 from cotenant.wire.text import printable
 
@@ -143,8 +143,8 @@ def _check_mode(dialect: Dialect, text: str) -> str | None:
         return ANY_PROFILE
     if text not in dialect.modes:
         raise ValueError(
-            f"{printable(text[:40])!r}: cotenant limits a container by its vGPU library, and makes no MPS servers;"
-            f" remove the annotation, or write {' or '.join(dialect.modes)}"
+            f"{printable(text[:40])!r}: cotenant limits a container by its vGPU library; remove the annotation, or"
+            f" write {' or '.join(dialect.modes)}; for MPS, write {ISOLATION}: mps"
         )
     return None
 
