@@ -65,7 +65,8 @@ def mps_processes(engine: Engine) -> list[int]:
 
 
 def client(engine: Engine, name: str, memory: int, cores: int = 25, code: str = STAYS, **more: Any) -> None:
-    engine.create(name, {MEMORY: memory, CORES: cores}, code, annotations={ISOLATION: "mps"}, **more)
+    on_first = {ISOLATION: "mps", "cotenant.io/use-uuids": FIRST}
+    engine.create(name, {MEMORY: memory, CORES: cores}, code, annotations=on_first, **more)
 
 
 def events_of(engine: Engine, name: str) -> list[tuple[str, str]]:

@@ -159,7 +159,7 @@ class NodeMps:
                 end |= victims
                 # The others wait to be started: they do not keep the GPU from being cleaned up.
                 clients[uuid] = {uid: client for uid, client in clients[uuid].items() if uid in victims.values()}
-        gpus = {gpu.uuid: int(gpu.memory) for gpu in self._machine.gpus if gpu.card is None}
+        gpus = {gpu.uuid: int(gpu.memory) for gpu in self._machine.gpus}
         return Look(gpus=gpus, clients=clients, owners=owners, end=end)
 
     def _owners(self, usage: Iterable[GpuUsage], uids: Collection[str]) -> dict[int, str]:
