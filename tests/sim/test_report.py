@@ -4,6 +4,7 @@
 
 import csv
 import io
+import json
 import re
 import struct
 import xml.etree.ElementTree as ElementTree
@@ -16,11 +17,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from cotenant import __version__
 from cotenant.errors import InputError
 from cotenant.sim.report import read, table, write
 from cotenant.sim.report.axes import elapsed, linear, log_time, step_125
+from cotenant.sim.report.charts import figures
 from cotenant.sim.report.files import replace_files
 from cotenant.sim.report.page import render, spans
+from cotenant.sim.report.paired import difference
 from cotenant.sim.report.plots import encode
 from cotenant.sim.report.stats import estimate, level_curve, student_t, time_curve
 from cotenant.sim.report.summary import summarise
@@ -215,23 +219,47 @@ def test_log_axis_names_the_end_that_stands_for_smaller_values() -> None:
 # --- summary table ---
 
 
+def over_seeds(key: str, **values: list[float]) -> dict[str, list[dict[str, float]]]:
+    return {policy: [{key: value} for value in found] for policy, found in values.items()}
+
+
+def marked(results: Results, title: str) -> list[bool]:
+    return [best for _, _, best in cells(results, title)]
+
+
 def test_best_of_each_column_is_marked_in_the_direction_that_is_better() -> None:
-    results = with_summaries(
-        "fill", {"a": [{"allocated_at_100": 96.0, "rejected": 9.0}], "b": [{"allocated_at_100": 95.0, "rejected": 3.0}]}
-    )
-    assert cells(results, "Allocated at 100 % arrived") == [("96.00", "", True), ("95.00", "", False)]
-    assert cells(results, "Unallocated at 100 % arrived") == [("4.00", "", True), ("5.00", "", False)]
-    assert cells(results, "Rejected") == [("9", "", False), ("3", "", True)]
+    high = with_summaries("fill", over_seeds("allocated_at_100", a=[96.0, 97.0, 95.9], b=[94.9, 96.0, 95.0]))
+    assert marked(high, "Allocated at 100 % arrived") == [True, False]
+    assert marked(high, "Unallocated at 100 % arrived") == [True, False]
+    low = with_summaries("fill", over_seeds("rejected", a=[9.0, 8.0, 9.0], b=[3.0, 3.0, 2.0]))
+    assert marked(low, "Rejected") == [False, True]
 
 
-def test_values_that_look_equal_are_marked_alike_and_none_when_all_are() -> None:
-    results = with_summaries(
-        "timed", {name: [{"utilisation": value}] for name, value in (("a", 90.001), ("b", 90.004))}
-    )
-    assert [best for _, _, best in cells(results, "Utilisation")] == [False, False]
-    three = {"a": 90.001, "b": 90.004, "c": 80.0}
-    results = with_summaries("timed", {name: [{"utilisation": value}] for name, value in three.items()})
-    assert [best for _, _, best in cells(results, "Utilisation")] == [True, True, False]
+def test_best_is_marked_only_if_the_paired_difference_to_every_other_policy_is_certain() -> None:
+    # The seeds differ much, but on every seed `a` is better by about 1: the intervals of the means overlap.
+    results = with_summaries("timed", over_seeds("mean_jct", a=[10, 50, 90], b=[11.1, 51, 91], c=[20, 61, 99]))
+    assert marked(results, "Mean JCT") == [True, False, False]
+    results = with_summaries("timed", over_seeds("mean_jct", a=[10, 50, 90], b=[12, 49, 93], c=[20, 61, 99]))
+    assert marked(results, "Mean JCT") == [False, False, False]
+
+
+def test_one_seed_marks_nothing() -> None:
+    results = with_summaries("timed", over_seeds("mean_jct", a=[10.0], b=[90.0]))
+    assert marked(results, "Mean JCT") == [False, False]
+    assert "differences may be chance" in printed(results)
+
+
+def test_seeds_that_change_nothing_are_no_evidence() -> None:
+    results = with_summaries("timed", over_seeds("mean_jct", a=[10.0, 10.0], b=[90.0, 90.0]))
+    assert marked(results, "Mean JCT") == [False, False]
+    text = " ".join(printed(results).split())
+    assert "All 2 seeds gave the same results (--vary arrivals makes them differ)" in text
+    assert "paired" not in [one.slug for one in figures(results)]
+
+
+def test_values_that_look_equal_are_not_marked() -> None:
+    results = with_summaries("timed", over_seeds("utilisation", a=[90.001, 90.002], b=[90.004, 90.004], c=[80.0, 80.0]))
+    assert marked(results, "Utilisation") == [False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +286,7 @@ def test_terminal_table_shows_policies_means_and_intervals(results: Results) -> 
 
 
 def test_terminal_table_marks_the_best_in_bold() -> None:
-    results = with_summaries("fill", {"a": [{"allocated": 96.0}], "b": [{"allocated": 95.0}]})
+    results = with_summaries("fill", over_seeds("allocated", a=[96.0, 96.0, 96.0], b=[95.0, 95.0, 95.01]))
     assert "\x1b[1m96.00" in printed(results, styles=True)
     assert "\x1b[1m95.00" not in printed(results, styles=True)
 
@@ -429,12 +457,47 @@ def outline(html: str) -> Outline:
 
 def test_report_has_the_figures_of_its_mode(results: Results, tmp_path: Path) -> None:
     parsed = outline(html_of(results, tmp_path))
-    figures = {
-        "fill": ["allocation", "unallocated", "fragmentation", "heat"],
-        "timed": ["jct", "wait", "allocation", "queue", "fragmentation", "heat"],
+    expected = {
+        "fill": ["paired", "allocation", "unallocated", "fragmentation", "heat"],
+        "timed": ["paired", "jct", "wait", "allocation", "queue", "fragmentation", "heat"],
     }[results.mode]
-    assert [name for name in parsed.ids if name in figures] == figures
+    assert [name for name in parsed.ids if name in expected] == expected
     assert len(parsed.ids) == len(set(parsed.ids))
+
+
+def test_differences_are_paired_by_seed_and_drawn_with_their_intervals() -> None:
+    results = with_summaries("timed", over_seeds("mean_jct", a=[10, 50, 90], b=[12, 52.2, 91.9], c=[5, 56, 88]))
+    figure = next(one for one in figures(results) if one.slug == "paired")
+    assert "Differences to a" in figure.title
+    assert ">+2.03 ± 0.38 s<" in figure.svg
+    assert figure.svg.count("<circle") == 4
+    assert figure.svg.count('r="4.2" class="paper"') == 1  # the hollow point of c
+
+
+def test_one_seed_or_one_policy_has_no_differences() -> None:
+    for values in ({"a": [10.0], "b": [12.0]}, {"a": [10.0, 11.0]}):
+        results = with_summaries("timed", over_seeds("mean_jct", **values))
+        assert "paired" not in [one.slug for one in figures(results)]
+
+
+def test_seeds_that_only_one_policy_has_are_left_out_of_differences() -> None:
+    runs = with_summaries("timed", over_seeds("mean_jct", a=[10.0, 20.0, 30.0], b=[11.0, 21.0])).runs
+    found = difference(
+        [run for run in runs if run.policy == "b"], [run for run in runs if run.policy == "a"], "mean_jct"
+    )
+    assert found is not None
+    assert (found.seeds, found.value.mean) == (2, 1.0)
+
+
+def test_an_axis_of_curves_far_above_zero_does_not_begin_at_zero() -> None:
+    axis = linear("allocated", 81.0, 93.0, fit=True)
+    assert (axis.low, axis.high) == (80.0, 94.0)
+
+
+def test_the_version_is_shown(results: Results, tmp_path: Path) -> None:
+    assert f"<dt>cotenant</dt><dd>{__version__}</dd>" in html_of(results, tmp_path)
+    assert f"cotenant {__version__}" in " ".join(printed(results).split())
+    assert json.loads((tmp_path / "results.json").read_text())["cotenant"] == __version__
 
 
 def test_every_drawing_stands_alone(results: Results, tmp_path: Path) -> None:

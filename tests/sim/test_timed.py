@@ -22,7 +22,7 @@ from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.clusters import open_cluster
-from cotenant.sim.experiment import Plan, check, run_one
+from cotenant.sim.experiment import BLOCK, Plan, check, run_one, vary_arrivals
 from cotenant.sim.results import RunResult
 from cotenant.sim.timed import TimedRun, Timing
 from tests.core.builders import machine
@@ -509,3 +509,17 @@ def test_long_trace_is_simulated_as_it_is_read(tmp_path: Path) -> None:
         assert jobs == limit
     # what stays is two times per job and its id, 3 MB in all; the jobs themselves would be 8 MB more
     assert kib[rows] - kib[rows // 20] < 6 * 1024
+
+
+@given(st.lists(st.floats(0, 1e5), min_size=1, max_size=180), st.integers(0, 10))
+def test_varied_arrivals_are_the_same_jobs_with_the_same_load(times: list[float], seed: int) -> None:
+    jobs = (Job(id=str(i), demand=Demand(), submitted=Seconds(at)) for i, at in enumerate(sorted(times)))
+    trace = [Arrival(job, Seconds(1.0)) for job in jobs]
+    varied = list(vary_arrivals(iter(trace), seed))
+    assert [one.job.id for one in varied] == [one.job.id for one in trace]
+    submitted = [float(one.job.submitted) for one in varied]
+    assert submitted == sorted(submitted)
+    # the end of each block stays where it was
+    for last in range(BLOCK - 1, len(trace), BLOCK):
+        assert submitted[last] == pytest.approx(float(trace[last].job.submitted), abs=1e-6)
+    assert list(vary_arrivals(iter(trace), seed)) == varied

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cotenant.sim.results import Results, RunResult
 
 MOST_SEEDS = 10_000
+ONE, SEVERAL = (42,), (42, 43, 44, 45, 46)
+"""seeds if none are given: timed results vary by chance, so they need an interval"""
 LONGEST_SEED = 18
 """digits; larger numbers would overflow 64 bits in readers of the JSON file"""
 LONGEST_NAME = 100
@@ -48,8 +50,10 @@ def policies(_context: click.Context, _option: click.Parameter, text: str) -> tu
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
-    """Expands `42-51,60` into numbers."""
+def seeds(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """Expands `42-51,60` into numbers; None if nothing is given."""
+    if text is None:
+        return None
     found: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -90,17 +94,22 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
 @click.option(
     "--seeds",
     "seed_numbers",
-    default="42",
-    show_default=True,
+    show_default="42; 42-46 in mode timed, without --record",
     metavar="42-51",
     callback=seeds,
-    help="Random seeds for the order of arrivals and of equal nodes.",
+    help="Random seeds, for the order of arrivals and of equal nodes.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["fill", "timed"]),
     show_default="fill, or timed for a recording",
     help="fill: jobs arrive until the cluster is full, none ends. timed: jobs arrive, wait, run and end.",
+)
+@click.option(
+    "--vary",
+    type=click.Choice(["order", "arrivals"]),
+    show_default="order; arrivals if no --seeds are given",
+    help="timed: what seeds change: the order of equal nodes only, or also the gaps between arrivals.",
 )
 @click.option(
     "--queue",
@@ -243,7 +252,8 @@ def _plan(
     mode: str | None,
     nodes: str | None,
     policy_names: tuple[str, ...],
-    seed_numbers: tuple[int, ...],
+    seed_numbers: tuple[int, ...] | None,
+    vary: str | None,
     order: str,
     queue: str,
     backfill: bool,
@@ -260,6 +270,8 @@ def _plan(
     from cotenant.sim.timed import Timing
     from cotenant.sim.traces.recorded import is_recorded
 
+    mode = mode or ("timed" if is_recorded(trace) else "fill")
+    several = mode == "timed" and seed_numbers is None and not record and not is_recorded(trace)
     timing = Timing(
         queue=queue,
         backfill=backfill,
@@ -271,10 +283,11 @@ def _plan(
     )
     return Plan(
         trace=trace,
-        mode=mode or ("timed" if is_recorded(trace) else "fill"),
+        mode=mode,
         nodes=nodes or default_nodes(trace),
         policies=policy_names,
-        seeds=seed_numbers,
+        seeds=seed_numbers or (SEVERAL if several else ONE),
+        vary=vary or ("arrivals" if several else "order"),
         published_order=order == "published",
         timing=timing,
         data=data_folder(),

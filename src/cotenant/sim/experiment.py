@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from random import Random
 
@@ -33,6 +33,9 @@ from cotenant.sim.traces.recorded import is_recorded
 from cotenant.sim.traces.registry import data_folder, open_trace
 from cotenant.wire.decision import RecordedDecision, record
 from cotenant.wire.text import printable
+
+BLOCK = 50
+"""jobs within which `vary_arrivals` shuffles the gaps"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ class Plan:
     tenants: int = 2
     """with a world: largest number of jobs on one GPU"""
     data: Path | None = None
+    vary: str = "order"
+    """how timed runs of different seeds differ: by the order of equal nodes, or also by their `arrivals`"""
     record: frozenset[str] = frozenset()
     """IDs of the jobs whose decisions are recorded"""
 
@@ -150,7 +155,10 @@ def run_one(plan: Plan, policy: str, seed: int) -> Run:
         timed = TimedRun(
             fill.ranked(machines, ranks), policy, _mix(plan), seed, plan.timing, watches, world=world, belief=belief
         )
-        timed.run(_with_estimates(plan, seed, _arrivals(plan, _trace(plan))))
+        arrivals = _arrivals(plan, _trace(plan))
+        if plan.vary == "arrivals":
+            arrivals = vary_arrivals(arrivals, seed)
+        timed.run(_with_estimates(plan, seed, arrivals))
         return Run(timed.result(policy, seed), tuple(recorder.decisions))
     jobs = _jobs(plan)
     order = (
@@ -247,6 +255,22 @@ def _arrivals(plan: Plan, trace: Trace) -> Iterator[Arrival]:
         Arrival(replace(one.job, submitted=Seconds(one.job.submitted / plan.compress)), one.duration)
         for one in arrivals
     )
+
+
+def vary_arrivals(arrivals: Iterator[Arrival], seed: int) -> Iterator[Arrival]:
+    """The same jobs in the same order, with the gaps between arrivals shuffled within blocks of `BLOCK` jobs.
+
+    Load and daily pattern stay as they are, and only one block is held in memory.
+    """
+    random = Random(seed)
+    last: float | None = None
+    while block := list(islice(arrivals, BLOCK)):
+        start = float(block[0].job.submitted) if last is None else last
+        last = float(block[-1].job.submitted)
+        gaps = [later - earlier for earlier, later in pairwise([start, *(float(one.job.submitted) for one in block)])]
+        random.shuffle(gaps)
+        for one, time in zip(block, islice(accumulate(gaps, initial=start), 1, None), strict=True):
+            yield Arrival(replace(one.job, submitted=Seconds(time)), one.duration)
 
 
 def _without_compute_share(one: Arrival) -> Arrival:

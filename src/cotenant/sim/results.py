@@ -4,6 +4,8 @@
 
 from dataclasses import dataclass, field
 
+from cotenant import __version__
+
 SCHEMA_VERSION = 1
 
 
@@ -50,3 +52,5 @@ class Results:
     complete: bool = True
     """False if the simulation was interrupted and some (policy, seed) are missing"""
     schema: int = SCHEMA_VERSION
+    cotenant: str = __version__
+    """version of the program"""

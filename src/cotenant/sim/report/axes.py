@@ -54,12 +54,13 @@ def step_125(span: float, count: int) -> float:
 
 
 def linear(label: str, low: float, high: float, *, count: int = 8, fit: bool = False, unit: str = "") -> Axis:
-    """A linear axis; with `fit`, it ends on the first tick at or above `high`."""
+    """A linear axis; with `fit`, it begins on the last tick at or below `low` and ends on the first at or above
+    `high`."""
     if high <= low:
         high = low + 1.0
     step = step_125(high - low, count)
     if fit:
-        high = step * math.ceil(high / step - 1e-9)
+        low, high = step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     ticks = tuple((index * step, f"{index * step:,.{digits}f}{unit}") for index in range(first, last + 1))

@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of a report: for each mode, what is plotted against what, with titles and captions."""
 
+import math
 from base64 import b64encode
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cotenant.sim.report import axes
+from cotenant.sim.report.forest import Forest, ForestPanel, Whisker, draw_forest
+from cotenant.sim.report.paired import Difference, difference
 from cotenant.sim.report.plots import Line, Panel, Panels, Plot, draw, draw_panels
 from cotenant.sim.report.stats import Curve, by_policy, level_curve, longest, quantile_curve, time_curve
+from cotenant.sim.report.summary import COLUMNS, Column, unit_of, varies
 from cotenant.sim.results import HeatMap, Results, RunResult
 
 _MOST_CELLS = 480
@@ -34,7 +38,65 @@ class Figure:
 def figures(results: Results) -> list[Figure]:
     """Draws every figure for which the results have data."""
     drawn = _fill(results) if results.mode == "fill" else _timed(results)
-    return [*drawn, *_heat(results)]
+    return [*_paired(results), *drawn, *_heat(results)]
+
+
+COMPARED = {
+    "fill": ("allocated_at_100", "fragmented_at_100", "rejected"),
+    "timed": ("mean_jct", "mean_wait", "p95_jct", "makespan", "utilisation"),
+}
+"""metrics whose paired differences are drawn"""
+
+
+def _paired(results: Results) -> Iterator[Figure]:
+    """The difference of every policy to the first one, if there are several policies and seeds."""
+    policies = by_policy(results)
+    if len(policies) < 2 or len(next(iter(policies.values()))) < 2 or not varies(results):
+        return
+    baseline, *others = policies
+    styles = {policy: index for index, policy in enumerate(policies)}
+    panels = []
+    for column in COLUMNS[results.mode]:
+        found = [difference(policies[other], policies[baseline], column.key) for other in others]
+        known = [one for one in found if one is not None and one.value.half is not None]
+        if column.key in COMPARED[results.mode] and known and any(one.value.mean or one.value.half for one in known):
+            panels.append(_panel(column, known, styles))
+    if not panels:
+        return
+    counts = {len(runs) for runs in policies.values()}
+    caption = (
+        f"Each policy minus {baseline} on the same seed: mean and 95 % confidence interval of the differences over "
+        f"{max(counts)} seeds (Student's t). Filled: the interval excludes 0; hollow: the difference may be chance."
+    )
+    figure = Forest(slug="paired", title=f"Differences to {baseline}", text=caption, panels=panels)
+    yield Figure("paired", figure.title, caption, draw_forest(figure))
+
+
+def _panel(column: Column, known: Sequence[Difference], styles: Mapping[str, int]) -> ForestPanel:
+    reach = max(abs(one.value.mean) + (one.value.half or 0.0) for one in known)
+    scale, unit = unit_of(column.kind, reach)
+    low = min(0.0, *(one.value.mean - (one.value.half or 0.0) for one in known)) / scale
+    high = max(0.0, *(one.value.mean + (one.value.half or 0.0) for one in known)) / scale
+    margin = 0.04 * (high - low)
+    points = " points" if column.kind == "percent" else f" {unit}" if unit else ""
+    rows = [
+        Whisker(
+            name=one.policy,
+            style=styles[one.policy],
+            mean=one.value.mean / scale,
+            half=(one.value.half or 0.0) / scale,
+            label=f"{one.value.mean / scale:+.3g} ± {(one.value.half or 0.0) / scale:.2g}{points}",
+            parts=one.parts,
+        )
+        for one in known
+    ]
+    axis = axes.linear("", low - margin, high + margin, count=6)
+    return ForestPanel(
+        title=f"{column.title}{f' ({unit})' if unit else ''}",
+        better="right" if column.better == "high" else "left",
+        axis=axis,
+        rows=rows,
+    )
 
 
 def _fill(results: Results) -> Iterator[Figure]:
@@ -106,13 +168,13 @@ def _timed(results: Results) -> Iterator[Figure]:
     ):
         curves = _each(results, lambda runs, name=name: time_curve(runs, "time", name, end))  # type: ignore[misc]
         if curves:
-            top = 100.0 if name == "allocated" else _top(curves)
+            low, top = _range(curves, math.inf if name == "queued" else 100.0)
             yield _plot(
                 slug,
                 title,
                 f"{caption}, averaged over spans of 1/240 of the time shown.{note}",
                 axes.elapsed("Time", end),
-                axes.linear(label, 0.0, top, fit=True),
+                axes.linear(label, low, top, fit=True),
                 _upright(results, curves),
             )
 
@@ -238,6 +300,18 @@ def _part(curve: Curve, left: float, right: float) -> Curve:
 
 def _top(curves: dict[str, Curve]) -> float:
     return max((float(curve.mean.max()) for curve in curves.values() if len(curve.mean)), default=1.0) or 1.0
+
+
+def _range(curves: dict[str, Curve], most: float) -> tuple[float, float]:
+    """The range of an axis, with the intervals: from 0, unless all curves stay far above it."""
+    halves = {name: 0.0 if curve.half is None else curve.half for name, curve in curves.items()}
+    top = max(
+        (float((curve.mean + halves[name]).max()) for name, curve in curves.items() if len(curve.mean)), default=1.0
+    )
+    low = min(
+        (float((curve.mean - halves[name]).min()) for name, curve in curves.items() if len(curve.mean)), default=0.0
+    )
+    return (low if low > top / 2 else 0.0), min(most, top) or 1.0
 
 
 def _band_note(results: Results) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cotenant.sim.report.charts import figures
 from cotenant.sim.report.stats import by_policy
-from cotenant.sim.report.summary import summarise
+from cotenant.sim.report.summary import BOLD, VARY, summarise, varies
 from cotenant.sim.results import Results
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def render(results: Results) -> str:
         policies=list(by_policy(results)),
         seeds=spans(seeds),
         several=len(seeds) > 1,
+        bold=BOLD if varies(results) else f"All seeds gave the same results ({VARY}).",
         summary=summarise(results),
         unplaceable=int(max((run.summary.get("unplaceable", 0.0) for run in results.runs), default=0.0)),
         figures=figures(results),

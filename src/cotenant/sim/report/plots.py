@@ -160,14 +160,14 @@ def draw(plot: Plot) -> str:
     # The first policy is drawn last, on top of the others.
     parts += [f'<path d="{path(line.points)}" {_stroke(line.style)}/>' for line in reversed(plot.lines)]
     parts.append("</g>")
-    return _svg(plot.slug, plot.title, plot.text, bottom + _BOTTOM, parts)
+    return svg(plot.slug, plot.title, plot.text, bottom + _BOTTOM, parts)
 
 
 def draw_panels(figure: Panels) -> str:
     """Draws heat maps as one SVG element, with the colour scale above them."""
     columns = 1 if len(figure.panels) == 1 else 2
     gap, head, title, height, foot = 22.0, 40.0, 22.0, 132.0, 22.0
-    left = 14.0 + _label_width(max(len(_short(row, _ROW_LABEL)) for panel in figure.panels for row in panel.rows))
+    left = 14.0 + label_width(max(len(short(row, _ROW_LABEL)) for panel in figure.panels for row in panel.rows))
     width = (WIDTH - _RIGHT - left - (columns - 1) * gap) / columns
     parts = list(_colour_scale(figure.scale_name, left))
     for index, panel in enumerate(figure.panels):
@@ -176,8 +176,8 @@ def draw_panels(figure: Panels) -> str:
         # All policies have the same cluster, so rows are labelled only on the left.
         parts += _panel(panel, figure.x, (x, y, width, height), named=index % columns == 0)
     bottom = head + math.ceil(len(figure.panels) / columns) * (title + height + foot)
-    parts.append(_text((left + WIDTH - _RIGHT) / 2, bottom + 16, figure.x.label, anchor="middle"))
-    return _svg(figure.slug, figure.title, figure.text, bottom + 28, parts)
+    parts.append(text_at((left + WIDTH - _RIGHT) / 2, bottom + 16, figure.x.label, anchor="middle"))
+    return svg(figure.slug, figure.title, figure.text, bottom + 28, parts)
 
 
 def clean(text: str) -> str:
@@ -185,7 +185,7 @@ def clean(text: str) -> str:
     return escape(re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text))
 
 
-def _svg(slug: str, title: str, text: str, height: float, parts: Iterable[str]) -> str:
+def svg(slug: str, title: str, text: str, height: float, parts: Iterable[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" role="img"'
         f' aria-labelledby="title-{slug} text-{slug}" font-size="12.5"'
@@ -198,16 +198,16 @@ def _svg(slug: str, title: str, text: str, height: float, parts: Iterable[str]) 
 
 def _legend(plot: Plot) -> tuple[list[str], float]:
     """The legend above the plot, and the height at which the plot begins."""
-    entries = [(_short(line.name, 44), _stroke(line.style)) for line in plot.lines]
+    entries = [(short(line.name, 44), _stroke(line.style)) for line in plot.lines]
     if plot.reference:
         entries.append((plot.reference_name, _REFERENCE))
     parts, x, y = [], _LEFT, 14.0
     for name, stroke in entries:
-        width = 30 + _label_width(len(name)) + 12
+        width = 30 + label_width(len(name)) + 12
         if x > _LEFT and x + width - 12 > WIDTH:
             x, y = _LEFT, y + 19
         parts.append(f'<path d="M{x:g} {y:g}h24" {stroke}/>')
-        parts.append(_text(x + 30, y + 4.2, name))
+        parts.append(text_at(x + 30, y + 4.2, name))
         x += width
     return parts, y + 16
 
@@ -216,19 +216,19 @@ def _horizontal(axis: Axis, across: Point, down: Point) -> Iterable[str]:
     for value, label in axis.ticks:
         x = axis.place(value, *across)
         yield f'<path class="grid" d="M{x:.1f} {down[0]:g}V{down[1]:g}" stroke="#e3e6e9"/>'
-        yield _text(x, down[1] + 18, label, anchor="middle")
+        yield text_at(x, down[1] + 18, label, anchor="middle")
     yield f'<path class="axis" d="M{across[0]:g} {down[1]:g}H{across[1]:g}" stroke="#6b747d"/>'
-    yield _text((across[0] + across[1]) / 2, down[1] + 40, axis.label, anchor="middle")
+    yield text_at((across[0] + across[1]) / 2, down[1] + 40, axis.label, anchor="middle")
 
 
 def _vertical(axis: Axis, up: Point, across: Point) -> Iterable[str]:
     for value, label in axis.ticks:
         y = axis.place(value, *up)
         yield f'<path class="grid" d="M{across[0]:g} {y:.1f}H{across[1]:g}" stroke="#e3e6e9"/>'
-        yield _text(across[0] - 8, y + 4.3, label, anchor="end")
+        yield text_at(across[0] - 8, y + 4.3, label, anchor="end")
     yield f'<path class="axis" d="M{across[0]:g} {up[1]:g}V{up[0]:g}" stroke="#6b747d"/>'
     middle = (up[0] + up[1]) / 2
-    yield _text(16, middle, axis.label, anchor="middle", more=f' transform="rotate(-90 16 {middle:g})"')
+    yield text_at(16, middle, axis.label, anchor="middle", more=f' transform="rotate(-90 16 {middle:g})"')
 
 
 def _panel(panel: Panel, axis: Axis, box: tuple[float, float, float, float], *, named: bool) -> Iterable[str]:
@@ -237,7 +237,7 @@ def _panel(panel: Panel, axis: Axis, box: tuple[float, float, float, float], *, 
     # Sharp cells if each is at least one unit wide and high; smoothed otherwise.
     rendering = ' style="image-rendering:pixelated"' if rows <= height and columns <= width else ""
     frame = f'x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="{height:g}"'
-    yield _text(x, y - 6, _short(panel.title, 44), more=' font-weight="600"')
+    yield text_at(x, y - 6, short(panel.title, 44), more=' font-weight="600"')
     yield (
         f'<image {frame} preserveAspectRatio="none"{rendering}'
         f' href="{data_address(panel.values)}"/>'
@@ -247,11 +247,11 @@ def _panel(panel: Panel, axis: Axis, box: tuple[float, float, float, float], *, 
         [(panel.rows[0], y + 9.5), (panel.rows[-1], y + height - 1)] if rows > 1 else [(panel.rows[0], y + height / 2)]
     )
     for label, where in ends if named else []:
-        yield _text(x - 6, where, _short(label, _ROW_LABEL), anchor="end", kind="faint", more=' font-size="10.5"')
+        yield text_at(x - 6, where, short(label, _ROW_LABEL), anchor="end", kind="faint", more=' font-size="10.5"')
     for value, label in axis.ticks:
         at = axis.place(value, x, x + width)
         yield f'<path class="axis" d="M{at:.1f} {y + height:g}v4" stroke="#6b747d"/>'
-        yield _text(at, y + height + 15, label, anchor="middle", kind="faint", more=' font-size="10.5"')
+        yield text_at(at, y + height + 15, label, anchor="middle", kind="faint", more=' font-size="10.5"')
 
 
 def _colour_scale(name: str, left: float) -> Iterable[str]:
@@ -259,9 +259,9 @@ def _colour_scale(name: str, left: float) -> Iterable[str]:
     step = width / len(SCALE)
     for index, colour in enumerate(SCALE):
         yield f'<rect x="{left + index * step:.2f}" y="6" width="{step + 0.3:.2f}" height="10" fill="{colour}"/>'
-    yield _text(left, 28, "0", kind="faint", more=' font-size="10.5"')
-    yield _text(left + width, 28, "100", anchor="end", kind="faint", more=' font-size="10.5"')
-    yield _text(left + width + 12, 15.3, name)
+    yield text_at(left, 28, "0", kind="faint", more=' font-size="10.5"')
+    yield text_at(left + width, 28, "100", anchor="end", kind="faint", more=' font-size="10.5"')
+    yield text_at(left + width + 12, 15.3, name)
 
 
 def _path(points: Sequence[Point], *, closed: bool) -> str:
@@ -301,17 +301,17 @@ def _stroke(style: int) -> str:
     return f'{colour} stroke-width="1.8" stroke-linejoin="round"{dashes}'
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", kind: str = "ink", more: str = "") -> str:
+def text_at(x: float, y: float, text: str, *, anchor: str = "start", kind: str = "ink", more: str = "") -> str:
     fill = "#1d2125" if kind == "ink" else "#5c656e"
     return (
         f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{more}>{clean(text)}</text>'
     )
 
 
-def _short(text: str, length: int) -> str:
+def short(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def _label_width(characters: int) -> float:
+def label_width(characters: int) -> float:
     # Fonts cannot be measured here; 6.2 units per character is slightly too wide for most of those named above.
     return 6.2 * characters

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from cotenant.sim.report.paired import parts_from_all, value_of
 from cotenant.sim.report.stats import Estimate, by_policy, estimate
 from cotenant.sim.results import Results, RunResult
 from cotenant.wire.text import counted
@@ -86,17 +87,19 @@ COLUMNS = {
     ),
 }
 
+BOLD = "Bold: better than every other policy; the interval of each paired difference excludes 0."
+VARY = "--vary arrivals makes them differ"
 _TIME_UNITS = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (720_000.0, 3600.0, "h"), (float("inf"), 86400.0, "d"))
 
 
 def summarise(results: Results) -> Summary:
-    """Mean and 95 % interval over seeds of every metric; the best of each column is marked."""
+    """Mean and 95 % interval over seeds of every metric; the best of each column is marked, if it is certain."""
     policies = by_policy(results)
     headings: list[Heading] = []
     columns: list[list[Cell]] = []
     for column in COLUMNS[results.mode]:
         estimates = [estimate(_values(runs, column.key)) for runs in policies.values()]
-        heading, cells = _column(column, estimates)
+        heading, cells = _column(column, estimates, list(policies.values()))
         headings.append(heading)
         columns.append(cells)
     rows = (
@@ -112,27 +115,28 @@ def time_unit(largest: float) -> tuple[float, str]:
 
 
 def _values(runs: Sequence[RunResult], key: str) -> list[float]:
-    if key == "unallocated_at_100":
-        return [100.0 - value for value in _values(runs, "allocated_at_100")]
-    return [run.summary[key] for run in runs if key in run.summary]
+    return [value for run in runs if (value := value_of(run, key)) is not None]
 
 
-def _column(column: Column, estimates: Sequence[Estimate | None]) -> tuple[Heading, list[Cell]]:
+def _column(
+    column: Column, estimates: Sequence[Estimate | None], runs: Sequence[Sequence[RunResult]]
+) -> tuple[Heading, list[Cell]]:
     known = [value for value in estimates if value is not None]
     largest = max((abs(value.mean) for value in known), default=0.0)
-    scale, unit = _unit(column.kind, largest)
+    scale, unit = unit_of(column.kind, largest)
     digits = _digits(column.kind, known, largest / scale)
     means = [None if value is None else f"{value.mean / scale:,.{digits}f}" for value in estimates]
-    best = _best(column, means, known, estimates)
+    best = _best(column, means, estimates, runs)
     cells = []
-    for value, mean in zip(estimates, means, strict=True):
+    for place, (value, mean) in enumerate(zip(estimates, means, strict=True)):
         constant = value is None or value.half is None or (column.kind == "count" and value.half == 0)
         spread = "" if value is None or constant else f"±{(value.half or 0.0) / scale:,.{digits}f}"
-        cells.append(Cell(mean or "–", spread, mean is not None and mean == best))
+        cells.append(Cell(mean or "–", spread, place == best))
     return Heading(column.title, column.short, unit), cells
 
 
-def _unit(kind: Kind, largest: float) -> tuple[float, str]:
+def unit_of(kind: Kind, largest: float) -> tuple[float, str]:
+    """By what values are divided to be readable, and the unit that they have then."""
     if kind == "seconds":
         return time_unit(largest)
     return 1.0, "%" if kind == "percent" else ""
@@ -147,20 +151,29 @@ def _digits(kind: Kind, known: Sequence[Estimate], largest: float) -> int:
 
 
 def _best(
-    column: Column, means: Sequence[str | None], known: Sequence[Estimate], estimates: Sequence[Estimate | None]
-) -> str | None:
-    # Values that look equal are marked alike, and none is marked if all look equal.
-    if column.better is None or len(set(means)) < 2:
+    column: Column,
+    means: Sequence[str | None],
+    estimates: Sequence[Estimate | None],
+    runs: Sequence[Sequence[RunResult]],
+) -> int | None:
+    """The place of the best policy, if it differs from every other one by more than chance explains."""
+    known = [(value.mean, place) for place, value in enumerate(estimates) if value is not None]
+    if column.better is None or len(known) < 2:
         return None
-    choose = max if column.better == "high" else min
-    winner = choose(value.mean for value in known)
-    return next(
-        mean for value, mean in zip(estimates, means, strict=True) if value is not None and value.mean == winner
-    )
+    _, winner = max(known) if column.better == "high" else min(known)
+    others = [place for _, place in known if place != winner]
+    if any(means[place] == means[winner] for place in others):
+        return None  # what looks equal is not marked
+    return winner if parts_from_all(runs[winner], [runs[place] for place in others], column.key) else None
+
+
+def varies(results: Results) -> bool:
+    """Whether the runs of some policy differ between seeds."""
+    return any(len({tuple(sorted(run.summary.items())) for run in runs}) > 1 for runs in by_policy(results).values())
 
 
 def table(results: Results) -> "Table":
-    """One row per policy: mean ± 95 % confidence interval over seeds, the best of each column in bold."""
+    """One row per policy: mean ± 95 % confidence interval over seeds; bold as in `BOLD`."""
     # Imported here because rich takes longer to import than a small simulation takes to run.
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -200,12 +213,15 @@ def _is_hidden(short: tuple[str, ...], rows: Sequence[Row], column: int) -> bool
 
 
 def _caption(results: Results, seeds: int) -> str:
-    parts = ["Bold: best in its column."]
+    parts = ["One seed: differences may be chance (--seeds 42-46 runs more)."]
     if seeds > 1:
-        parts.insert(0, f"Mean ± 95 % confidence interval over {seeds} seeds.")
+        parts = [f"Mean ± 95 % confidence interval over {seeds} seeds.", BOLD]
+    if seeds > 1 and not varies(results):
+        parts = [f"All {seeds} seeds gave the same results ({VARY})."]
     unplaceable = max((run.summary.get("unplaceable", 0.0) for run in results.runs), default=0.0)
     if unplaceable:
         parts.append(f"{counted(round(unplaceable), 'job')} did not fit even the empty cluster; not included.")
     if not results.complete:
         parts.append("Incomplete: the simulation was interrupted, so some runs are missing.")
+    parts.append(f"cotenant {results.cotenant}.")
     return " ".join(parts)
