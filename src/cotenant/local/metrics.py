@@ -9,7 +9,7 @@ from itertools import islice
 from socket import gethostname
 
 from cotenant.core.cluster import Node
-from cotenant.core.footprint import compute_on, memory_on
+from cotenant.core.footprint import compute_on, memory_limit_on, memory_on
 from cotenant.core.model import Gpu, Job, Machine
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU
@@ -130,8 +130,10 @@ class DaemonMetrics:
 
 def _assigned(job: PlacedJob, gpu: Gpu) -> Assigned:
     demand = job.placement.job.demand
-    memory = None if job.memory is None else MIB_BYTES * memory_on(demand, gpu)
-    return Assigned(memory, compute_on(demand, gpu) / WHOLE_GPU or None)
+    compute = compute_on(demand, gpu) / WHOLE_GPU or None
+    if job.memory is None:
+        return Assigned(compute=compute)
+    return Assigned(MIB_BYTES * memory_on(demand, gpu), compute, MIB_BYTES * memory_limit_on(demand, gpu))
 
 
 def _allocated(machine: Machine, node: Node) -> dict[str, Assigned]:

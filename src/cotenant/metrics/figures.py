@@ -54,6 +54,8 @@ class TenantGpuFigures:
     """What a tenant has and uses of one GPU."""
 
     uuid: str
+    memory_request_bytes: int | None = None
+    """What it is guaranteed; None: no amount."""
     memory_limit_bytes: int | None = None
     """None: it is not limited."""
     compute_asked: float | None = None

@@ -141,6 +141,11 @@ TENANT_GPU: tuple[Measured[TenantGpuFigures], ...] = (
         "Memory limit of the tenant on this GPU; +Inf if it has none.",
         lambda use: float("inf") if use.memory_limit_bytes is None else use.memory_limit_bytes,
     ),
+    _on_gpu(
+        "memory_request_bytes",
+        "Memory that the tenant is guaranteed on this GPU; less than its limit if it requested less.",
+        lambda use: use.memory_request_bytes,
+    ),
     _on_gpu("memory_used_bytes", "Memory that the driver reports for its processes.", lambda use: use.used_bytes),
     _on_gpu(
         "memory_recorded_bytes",

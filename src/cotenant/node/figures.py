@@ -28,9 +28,11 @@ class Assigned(NamedTuple):
     """What a tenant was assigned of one GPU."""
 
     memory_bytes: int | None = None
-    """None: no limit."""
+    """What it is guaranteed, and counts as allocated; None: no amount."""
     compute: float | None = None
     """Fraction of the GPU; None: no limit."""
+    memory_limit_bytes: int | None = None
+    """What it may use while others leave it free; None: no more than it is guaranteed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,8 @@ class Collector:
         used = sum(MIB_BYTES * mib for mib in memory if mib is not None)
         return TenantGpuFigures(
             uuid=uuid,
-            memory_limit_bytes=one.assigned[uuid].memory_bytes,
+            memory_request_bytes=one.assigned[uuid].memory_bytes,
+            memory_limit_bytes=one.assigned[uuid].memory_limit_bytes or one.assigned[uuid].memory_bytes,
             compute_asked=one.assigned[uuid].compute,
             compute_got=got if parts or busy is None else busy,
             used_bytes=None if None in memory else used,

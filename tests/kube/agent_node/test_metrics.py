@@ -37,9 +37,16 @@ MIB = MIB_BYTES
 
 
 def placed(
-    name: str, uid: str, *, memory: int, compute: int = 0, phase: str = "Running", isolation: str = "enforced"
+    name: str,
+    uid: str,
+    *,
+    memory: int,
+    limit: int = 0,
+    compute: int = 0,
+    phase: str = "Running",
+    isolation: str = "enforced",
 ) -> Pod:
-    share = Share(gpu="GPU-a", memory=memory, compute=compute)
+    share = Share(gpu="GPU-a", memory=memory, compute=compute, memory_limit=limit)
     record = Record(pod=uid, node="n1", containers=(Held(number=0, gpus=(share,)),))
     notes = {RECORD: encode_record(record), ISOLATION: isolation}
     return Pod(
@@ -56,7 +63,7 @@ class Node:
         self.world = World(folder)
         self.world.pods = [
             placed("one", ONE, memory=4000, compute=300),
-            placed("two", OTHER, memory=1000, isolation="none"),
+            placed("two", OTHER, memory=1000, limit=3000, isolation="none"),
             placed("over", "e" * 36, memory=10, phase="Succeeded"),
         ]
         self.world.start(4001, 1, ONE, MAIN)
@@ -109,7 +116,9 @@ def test_pods_have_their_own_numbers_and_ended_pods_have_none(folder: Path, stac
     node.metrics.handle(Reported(job=ONE, at=1.0, steps=Steps(n=5, wall_s=1, busy_s=0.5, samples=320, batch=64)))
     text = asyncio.run(node.metrics.page.text())
     limits = values(text, "cotenant_tenant_memory_limit_bytes")
-    assert limits == {"GPU-a n1 one team": 4000 * MIB, "GPU-a n1 two team": 1000 * MIB}
+    assert limits == {"GPU-a n1 one team": 4000 * MIB, "GPU-a n1 two team": 3000 * MIB}
+    requests = values(text, "cotenant_tenant_memory_request_bytes")
+    assert requests == {"GPU-a n1 one team": 4000 * MIB, "GPU-a n1 two team": 1000 * MIB}
     assert values(text, "cotenant_tenant_memory_used_bytes")["GPU-a n1 one team"] == 1500 * MIB
     assert values(text, "cotenant_tenant_memory_recorded_bytes")["GPU-a n1 one team"] == 1200 * MIB
     assert values(text, "cotenant_tenant_memory_context_bytes")["GPU-a n1 one team"] == 300 * MIB

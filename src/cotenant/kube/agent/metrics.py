@@ -146,12 +146,18 @@ def _container(pod: Pod, record: Record) -> str:
 
 
 def _assigned(record: Record) -> dict[str, Assigned]:
-    memory, compute = Counter[str](), Counter[str]()
+    memory, limits, compute = Counter[str](), Counter[str](), Counter[str]()
     for held in record.containers:
         for share in held.gpus:
             memory[share.gpu] += share.memory
+            limits[share.gpu] += max(share.memory, share.memory_limit)
             compute[share.gpu] += share.compute or share.most
-    return {gpu: Assigned(MIB_BYTES * memory[gpu] or None, compute[gpu] / WHOLE_GPU or None) for gpu in memory}
+    return {
+        gpu: Assigned(
+            MIB_BYTES * memory[gpu] or None, compute[gpu] / WHOLE_GPU or None, MIB_BYTES * limits[gpu] or None
+        )
+        for gpu in memory
+    }
 
 
 def _sums(occupants: Iterable[Occupant]) -> dict[str, Assigned]:
