@@ -16,9 +16,12 @@ from cotenant.kube.api.objects import Pod
 from cotenant.kube.scheduler import recording
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.recording import PodRecorder
+from cotenant.kube.scheduler.why import ask_for_decisions
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.sim.experiment import Plan, run_one
 from cotenant.sim.timed import Timing
+from tests.kube.control_plane import ControlPlane, play, until
+from tests.kube.test_why import access, proxy_to
 from tests.kube.worlds import (
     CORES,
     GPU,
@@ -166,3 +169,27 @@ def test_pods_that_wait_for_ever_use_bounded_memory(cluster: Cluster, monkeypatc
         cluster.changed(None, pod)
         cluster.placer.filter(args(pod, *NODES), 0.0)
     assert len(cluster.recorder._pending) == 3
+
+
+def test_the_scheduler_records_what_it_binds_and_sends_it_to_those_with_the_key() -> None:
+    async def story(plane: ControlPlane) -> None:
+        for name in ("n1", "n2"):
+            plane.add_node(name, cards=1, memory=10000)
+        await until(lambda: len(plane.scheduler.state.vendors) == 2)
+        for name, memory in (("first", 5000), ("second", 8000)):
+            plane.add_pod(name, memory)
+            await plane.knows(name)
+            (there,) = (await plane.filter(name, "n1", "n2"))["NodeNames"]
+            assert await plane.bind(name, there) == ""
+            uid = plane.pod(name)["metadata"]["uid"]
+            await until(lambda uid=uid: plane.scheduler.state.bound(uid) is not None)  # type: ignore[misc]
+        async with proxy_to(plane) as port:
+            content = await ask_for_decisions(access(port), 0)
+        lines = content.splitlines(keepends=True)
+        found = [one for _, one, _ in recorded_decisions(lines, "cluster.jsonl")]
+        assert len(found) == 2
+        assert all(_decide_again(one, ranked=False).same for one in found)
+        names = [run.name for run in read_recording(lines, "cluster.jsonl").jobs.values()]
+        assert names == ["team/first", "team/second"]
+
+    play(story)
