@@ -161,7 +161,7 @@ async def some_pages(
         parts = ClusterPages(
             access, settings or KubeSettings(), ErrorLog(lines.append), actions=actions, history=history, pace=PACE
         )
-        listener = Listener(listen("127.0.0.1", 0), parts.application(), certificates)
+        listener = Listener(listen("127.0.0.1", 0), parts.application(asyncio.Event()), certificates)
         async with serving([listener]):
             task = asyncio.create_task(parts.run())
             try:

@@ -76,16 +76,17 @@ class ClusterAccess:
     async def viewer(self, request: Request) -> Viewer | None:
         """Return the viewer of a request; None if it has no token that the API server accepts."""
         header = request.headers.get("authorization")
+        session = None if header is not None else self._sessions.find(request.cookies.get(COOKIE, ""))
         if header is not None:  # never falls back to the cookie: a request has one credential
             token, csrf = _bearer(header), ""
-        else:
-            session = self._sessions.find(request.cookies.get(COOKIE, ""))
-            if session is None:
-                return None
+        elif session is not None:
             token, csrf = session.token, session.csrf
+        else:
+            return None
         user = await self._reviewer.user(token)
         if user is None:
-            self._sessions.end(request.cookies.get(COOKIE, ""))
+            if session is not None:
+                self._sessions.end(request.cookies.get(COOKIE, ""))
             return None
         sight = await self.sight_of(user)
         verbs = await self._verbs_of(user, sight)

@@ -33,6 +33,7 @@ from cotenant.web.kube.source import ClusterSource
 from cotenant.web.kube.watch import AGAIN_S, WATCH_LIMITS, ClusterWatch
 from cotenant.web.rendering import environment
 from cotenant.web.site import Site
+from cotenant.web.stopping import ending_streams
 
 AGENT = "cotenant-web"
 REVIEW_LIMITS = Limits(connect_s=3.0, answer_s=5.0, tries=2, concurrency=32)
@@ -110,9 +111,9 @@ class ClusterPages:
             actions=actions,
         )
 
-    def application(self) -> Application:
-        """Return the pages, and the answers to kubelet's probes."""
-        pages = application(Site(source=self.source, access=self.access))
+    def application(self, stop: asyncio.Event) -> Application:
+        """Return the pages, and the answers to kubelet's probes; open pages are let go when `stop` is set."""
+        pages = ending_streams(application(Site(source=self.source, access=self.access)), stop)
         probes = plain_application(health_routes(self.watch.unready_reason), self._errors)
 
         async def serve(scope: object, receive: object, send: object) -> None:
@@ -142,7 +143,7 @@ async def _run(options: WebOptions, settings: KubeSettings, access: Access) -> N
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with History.open(options.history) as history:
         pages = ClusterPages(access, settings, errors, name=options.name, history=history, actions=options.actions)
-        listener = Listener(listen(*options.listen), pages.application(), _certificates(options, errors))
+        listener = Listener(listen(*options.listen), pages.application(stop), _certificates(options, errors))
         print(f"cotenant: the server of the pages listens at {listener.address}", flush=True)
         try:
             async with asyncio.TaskGroup() as group:
