@@ -120,28 +120,13 @@ class Explainer:
         exclusive: bool = False,
     ) -> str:
         """Shows where a job would go now, and how slow it and its neighbours would get. Nothing is submitted."""
+        wanted = {"gpus": gpus, "memory": memory, "compute": compute, "workload": workload, "exclusive": exclusive}
         if self._on == KUBERNETES:
-            return bounded(self._what_if_in_cluster(gpus, memory, compute, workload, exclusive))
-        request = WhatIfRequest(gpus=gpus, memory=memory, compute=compute, workload=workload, exclusive=exclusive)
+            from cotenant.cli.whatif import ask_cluster
+
+            return bounded(ask_cluster(self._namespace, self._kubeconfig, **wanted))
+        request = msgspec.convert(wanted, WhatIfRequest)
         return bounded(Client().post("/v1/whatif", WhatIf, msgspec.json.encode(request)))
-
-    def _what_if_in_cluster(
-        self, gpus: int, memory: str | None, compute: str | None, workload: str | None, exclusive: bool
-    ) -> WhatIf:
-        from cotenant.cli.whatif import ask_cluster
-        from cotenant.kube.deploy.training import TrainingRequest
-
-        wanted = TrainingRequest(
-            name="what-if",
-            image="what-if",
-            command=("what-if",),
-            gpus=gpus,
-            memory=memory,
-            compute=compute,
-            workload=workload,
-            exclusive=exclusive,
-        )
-        return ask_cluster(wanted, self._namespace, self._kubeconfig)
 
 
 def submit(

@@ -3,7 +3,7 @@
 """`cotenant whatif`: where a job would go now, and how slow it and its neighbours would get. Nothing is submitted."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -69,12 +69,9 @@ def whatif(
 
     check_on(on, ("replicas", "policy"), ("isolation", "priority"))
     if on == KUBERNETES:
-        from cotenant.kube.deploy.training import TrainingRequest
-
-        wanted = TrainingRequest(
-            name="what-if",
-            image="what-if",
-            command=("what-if",),
+        answer = ask_cluster(
+            namespace,
+            kubeconfig,
             gpus=gpus,
             memory=memory,
             compute=compute,
@@ -85,7 +82,6 @@ def whatif(
             replicas=replicas,
             policy=policy,
         )
-        answer = ask_cluster(wanted, namespace, kubeconfig)
     else:
         from cotenant.wire.explanation import WhatIfRequest
 
@@ -120,7 +116,8 @@ def _ask_daemon(request: object) -> "WhatIf":
     return Client().post("/v1/whatif", WhatIf, msgspec.json.encode(request))
 
 
-def ask_cluster(wanted: object, namespace: str | None, kubeconfig: Path | None) -> "WhatIf":
+def ask_cluster(namespace: str | None, kubeconfig: Path | None, **wanted: Any) -> "WhatIf":
+    """Asks the scheduler of a cluster about pods with these fields of a `TrainingRequest`."""
     import asyncio
     import os
 
@@ -128,9 +125,9 @@ def ask_cluster(wanted: object, namespace: str | None, kubeconfig: Path | None) 
     from cotenant.kube.deploy.training import TrainingRequest, job_object
     from cotenant.kube.scheduler.why import ask_what_if
 
-    assert isinstance(wanted, TrainingRequest)
     access = find_access(os.environ, kubeconfig)
-    template = job_object(wanted)["spec"]["template"]
+    request = TrainingRequest(name="what-if", image="what-if", command=("what-if",), **wanted)
+    template = job_object(request)["spec"]["template"]
     return asyncio.run(ask_what_if(access, namespace or access.namespace, template))
 
 

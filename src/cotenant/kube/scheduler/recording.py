@@ -16,8 +16,8 @@ from cotenant.wire.recording import Arrived, Ended
 
 USER, TEAM = own_key("user"), own_key("team")
 """labels of a pod that reports are grouped by"""
-MOST_PENDING = 4_096
-"""pods whose placement is known but which are not bound yet"""
+MOST_PENDING = 512
+"""pods whose placement is known but which are not bound yet; each may hold a set of node names"""
 PAGE_BYTES = 4 * 1024 * 1024
 
 
