@@ -83,7 +83,9 @@ int si_add_group(struct si_state *state, int card, const char *profile, unsigned
     *made = (struct si_instance){.card = card, .slices = slices, .start = start, .size = size};
     snprintf(made->profile, sizeof made->profile, "%s", profile);
     state->set.memory[device] = whole * (taken < 1 ? 1 : taken > parts ? parts : taken) / parts;
-    snprintf(state->set.name[device], SI_NAME, "%.70s MIG %.20s", state->set.name[card], profile);
+    char of_card[SI_NAME];
+    memcpy(of_card, state->set.name[card], sizeof of_card);
+    snprintf(state->set.name[device], SI_NAME, "%.70s MIG %.20s", of_card, profile);
     state->set.numa[device] = state->set.numa[card];
     if ((uint32_t)device >= state->all) state->all = (uint32_t)device + 1;
     made->group = ++state->serials;

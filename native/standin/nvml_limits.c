@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Limits on the device memory of a cgroup, which NVML has since CUDA 13.4. The headers that the other functions come
-// from are older, so these two are declared here. An older driver does not have them.
+// Limits on the device memory of a cgroup, which NVML has since CUDA 13.4. Older headers do not declare them, so for
+// these they are declared and exported here. An older driver does not have them.
 
 #include <cuda.h>
 #include <stdlib.h>
@@ -10,6 +10,8 @@
 #include "nvml_driver.h"
 
 #define SINCE 13040
+
+#ifndef NVML_DEVICE_MEMORY_LIMIT_MAX
 #define EXPORTED __attribute__((visibility("default")))
 
 typedef struct {
@@ -22,12 +24,24 @@ typedef struct {
     unsigned long long softLimit, hardLimit, currentUsed;
 } nvmlGetMemoryLimits_v1_t;
 
+API(nvmlDeviceSetMemoryLimits_v1)(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits);
+API(nvmlDeviceGetMemoryLimits_v1)(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits);
+
+EXPORTED nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits) {
+    return si_nvmlDeviceSetMemoryLimits_v1(device, limits);
+}
+
+EXPORTED nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits) {
+    return si_nvmlDeviceGetMemoryLimits_v1(device, limits);
+}
+#endif
+
 static bool is_known(void) {
     const char *claimed = getenv("STANDIN_DRIVER");
     return (claimed && *claimed ? atoi(claimed) : CUDA_VERSION) >= SINCE;
 }
 
-EXPORTED nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits) {
+API(nvmlDeviceSetMemoryLimits_v1)(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits) {
     if (!is_known()) return NVML_ERROR_FUNCTION_NOT_FOUND;
     int index = DEVICE(device);
     if (!limits || !limits->nameSpace) return NVML_ERROR_INVALID_ARGUMENT;
@@ -37,19 +51,21 @@ EXPORTED nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetM
     struct si_partition *found = si_group_limit(si_mapped, index, limits->nameSpace, true);
     if (found) found->soft = limits->softLimit, found->hard = limits->hardLimit;
     si_unlock();
-    return found ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+    return found ? NVML_SUCCESS : NVML_ERROR_OPERATING_SYSTEM; // the path is no cgroup
 }
 
-EXPORTED nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits) {
+API(nvmlDeviceGetMemoryLimits_v1)(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits) {
     if (!is_known()) return NVML_ERROR_FUNCTION_NOT_FOUND;
     int index = DEVICE(device);
     if (!limits || !limits->nameSpace) return NVML_ERROR_INVALID_ARGUMENT;
     si_reap();
     si_lock();
     const struct si_partition *found = si_group_limit(si_mapped, index, limits->nameSpace, false);
-    limits->softLimit = found ? found->soft : 0;
-    limits->hardLimit = found ? found->hard : SI_NEVER;
-    limits->currentUsed = found ? si_partition_used(si_mapped, found) : 0;
+    if (found) {
+        limits->softLimit = found->soft;
+        limits->hardLimit = found->hard;
+        limits->currentUsed = si_partition_used(si_mapped, found);
+    }
     si_unlock();
-    return NVML_SUCCESS;
+    return found ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
