@@ -93,13 +93,10 @@ class Right:
     resource: str
     namespace: str = ""
     """Empty: in all namespaces."""
-    subresource: str = ""
-    name: str = ""
 
     def attributes(self) -> dict[str, str]:
         """Return the attributes of the review; all our resources are of the core group."""
-        named = {"verb": self.verb, "resource": self.resource, "subresource": self.subresource}
-        return {key: value for key, value in {**named, "namespace": self.namespace, "name": self.name}.items() if value}
+        return {"verb": self.verb, "resource": self.resource, "namespace": self.namespace}
 
 
 class Answers(Generic[K, V]):
