@@ -82,12 +82,14 @@ static CUresult may_use(CUdevice device) {
     return mode == PROHIBITED ? CUDA_ERROR_DEVICE_UNAVAILABLE : (CUresult)result;
 }
 
+// Returns the GPU, or -1 if it has no memory for a context.
 static int begin(CUdevice device) {
     si_after_fork = in_child;
     int slot = si_claim_slot();
     const char *context = getenv("STANDIN_CONTEXT_MIB");
-    if (context && !si_mapped->slot[slot].uses[si_physical(device)]) // until the process ends
-        si_charge(si_physical(device), strtoull(context, NULL, 0) << 20);
+    if (context && !si_mapped->slot[slot].uses[si_physical(device)] && // until the process ends
+        !si_charge(si_physical(device), strtoull(context, NULL, 0) << 20))
+        return -1;
     si_mapped->slot[slot].uses[si_physical(device)] = 1;
     return si_physical(device);
 }
@@ -97,6 +99,7 @@ API(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device) {
     TRY(si_known_device(device));
     TRY(may_use(device));
     int which = begin(device);
+    if (which < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&guard);
     if (primary_of[which]) {
         primary_of[which]->references++;
@@ -157,8 +160,10 @@ API(cuCtxCreate_v2)(CUcontext *context, unsigned flags, CUdevice device) {
     KNOWN(context);
     TRY(si_known_device(device));
     TRY(may_use(device));
+    int which = begin(device);
+    if (which < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&guard);
-    *context = make(begin(device), flags, false);
+    *context = make(which, flags, false);
     pthread_mutex_unlock(&guard);
     push(*context);
     return CUDA_SUCCESS;

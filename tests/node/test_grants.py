@@ -16,7 +16,7 @@ from cotenant.node.limits import GpuLimit, Limits, limits_text, read_limits, wri
 from cotenant.node.slices import make_slice
 from tests.native import kit
 from tests.native.kit import MIB
-from tests.native.probe import DEVICE, OUT_OF_MEMORY, Probe
+from tests.native.probe import DEVICE, OUT_OF_MEMORY, Probe, probe
 from tests.node.granting import Allocation, Tenants, race
 
 CARD_MIB = 8192
@@ -196,3 +196,20 @@ def test_threads_of_one_tenant_that_announce_together_get_what_fits_into_its_req
         until(lambda: process.poll() is not None, gpu)
         assert process.returncode == 0, process.stdout.read() if process.stdout else ""
         assert one.call("alloc", 0, 64 * MIB).result == 0
+
+
+def test_a_context_that_finds_no_memory_within_the_request_is_asked_for_again(gpu: Tenants) -> None:
+    place, answers = gpu.add("one", 4096, 8000), list[int]()
+    late = kit.Slice(gpu.root / "late")
+    late.folder.mkdir()
+    settings = {**gpu.settings, "context_mib": 1500}
+    with probe(place, context=False, **settings) as one, gpu.probe(late.write(memory=7000 * MIB)) as killed:
+        assert killed.call("alloc", 0, 7000 * MIB).result == 0
+        assert one.call("init").result == 0
+        waiting = threading.Thread(target=lambda: answers.append(one.call("retain", 0, 0).result), daemon=True)
+        waiting.start()
+        time.sleep(0.3)
+        assert not answers
+        killed.process.kill()
+        waiting.join(20)
+        assert answers == [0]
