@@ -202,8 +202,11 @@ def test_a_context_that_finds_no_memory_within_the_request_is_asked_for_again(gp
     place, answers = gpu.add("one", 4096, 8000), list[int]()
     late = kit.Slice(gpu.root / "late")
     late.folder.mkdir()
-    settings = {**gpu.settings, "context_mib": 1500}
-    with probe(place, context=False, **settings) as one, gpu.probe(late.write(memory=7000 * MIB)) as killed:
+    state = str(gpu.settings["state"])
+    with (
+        probe(place, context=False, memory_mib=CARD_MIB, state=state, context_mib=1500) as one,
+        gpu.probe(late.write(memory=7000 * MIB)) as killed,
+    ):
         assert killed.call("alloc", 0, 7000 * MIB).result == 0
         assert one.call("init").result == 0
         waiting = threading.Thread(target=lambda: answers.append(one.call("retain", 0, 0).result), daemon=True)
