@@ -16,10 +16,12 @@ from click.testing import CliRunner
 from cotenant.cli.client import RefusedByDaemonError
 from cotenant.cli.mig import mig
 from cotenant.errors import CotenantError
+from cotenant.node.mps_daemon import CONTROL
 from cotenant.wire.local import GpuView, JobView, MigApplied, MigChange, MigPlan
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import environment, standin_machine, submit_probe
 from tests.native import kit
+from tests.node.mps_kit import processes_in
 
 pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
 A100 = "NVIDIA A100-SXM4-40GB"
@@ -60,6 +62,12 @@ try:
         print("; ".join(steps))
 except CotenantError as error:
     print(f"{type(error).__name__}: {error}")
+"""
+SLOW_CONTROL = """#!/bin/sh
+[ "$1" = -d ] && exec {real} -d
+commands=$(cat)
+case "$commands" in quit*) sleep 8;; esac
+echo "$commands" | exec {real}
 """
 STEPS = ("record", "remove 3g.20gb", "remove 1g.5gb", "make 7g.40gb", "verify", "forget")
 BEFORE = "3g.20gb@0 1g.5gb@6"
@@ -197,6 +205,8 @@ def test_a_plan_is_carried_out_when_asked_and_jobs_in_its_way_run_again(daemon: 
     stays = submit_probe(daemon, "100", LONG, mig="1g.5gb", memory=None)
     leaves = submit_probe(daemon, "100", LONG, mig="3g.20gb", memory=None)
     until(lambda: daemon.job(stays.id).memory_used_mib and daemon.job(leaves.id).memory_used_mib)
+    planned = msgspec.json.decode(invoke(daemon, "plan", "--want", "4g.20gb", "--evict", "-o", "json"), type=MigPlan)
+    assert list(planned.stranded) == [leaves.id]  # no 3g.20gb is left for it
     done = msgspec.json.decode(
         invoke(daemon, "apply", "--want", "4g.20gb", "--evict", "--yes", "-o", "json"), type=MigApplied
     )
@@ -206,6 +216,21 @@ def test_a_plan_is_carried_out_when_asked_and_jobs_in_its_way_run_again(daemon: 
     assert daemon.job(leaves.id).state == "queued"
     new = submit_probe(daemon, "15000", "10", mig="4g.20gb", memory=None)
     assert daemon.ended(new.id).code == 0
+
+
+def test_an_instance_is_removed_only_after_mps_has_ended_on_it(tmp_path: Path) -> None:
+    """A driver removes no instance that an MPS server uses, and a server may need seconds to end."""
+    slow = tmp_path / CONTROL
+    slow.write_text(SLOW_CONTROL.format(real=kit.mps() / CONTROL))
+    slow.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    settings = {**CARDS, **path, "STANDIN_DEVICES": "1", "STANDIN_MIG": "1g.5gb/3g.20gb"}
+    with standin_machine(settings, "--policy", "binpack") as daemon:
+        leaves = submit_probe(daemon, "100", LONG, mig="3g.20gb", memory="1GiB", isolation="mps")
+        until(lambda: daemon.job(leaves.id).memory_used_mib)
+        invoke(daemon, "apply", "--want", "4g.20gb", "--evict", "--yes")
+        assert processes_in(daemon.state / "run" / "mps") == []
+        until(lambda: profiles(daemon) == ["1g.5gb", "4g.20gb"])
 
 
 def test_a_job_on_a_new_instance_is_found_there_after_a_restart(daemon: Daemon) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from cotenant.cli.client import Client
 from cotenant.cli.options import output_option
-from cotenant.cli.output import render, table
+from cotenant.cli.output import note, render, table
 from cotenant.wire.local import MigApplied, MigPlan, MigPlanRequest
 
 COLUMNS = (
@@ -75,6 +75,7 @@ def apply(want: tuple[str, ...], evict: bool, yes: bool, output: str) -> None:
         return
     if not yes:
         click.echo(table(found.changes, COLUMNS, False), err=True)
+        _warn(found)
         click.confirm("Change these layouts now?", abort=True, err=True)
     done = Client(timeout_s=CHANGE_S).post("/v1/mig/apply", MigApplied, msgspec.json.encode(found))
     render(done, output, lambda wide: _draw_applied(done, wide))
@@ -96,3 +97,9 @@ def _draw(found: MigPlan, wide: bool) -> None:
         click.echo(f"{name}: a free instance of {gpu} serves it as it is")
     for name, why in found.unserved.items():
         click.echo(f"{name}: {why}")
+    _warn(found)
+
+
+def _warn(found: MigPlan) -> None:
+    for job, why in found.stranded.items():
+        note(f"{job}: {why}")

@@ -156,7 +156,10 @@ class Engine:
         self.mig = None
         if resources.mig is not None:
             changes = LayoutChanges(resources.state, resources.mig)
-            self.mig = MigChanges(resources.mig, changes, self._devices, self._tenants, self._evict, self.events.record)
+            ending = frozenset if resources.isolation is None else resources.isolation.mps.ending
+            self.mig = MigChanges(
+                resources.mig, changes, self._devices, self._tenants, self._evict, self.events.record, ending
+            )
         self._subscribe()
 
     def _subscribe(self) -> None:

@@ -4,7 +4,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from cotenant.core.placement.mig_moves import Moves, NoMoves, Placed, moves_to
@@ -17,7 +17,7 @@ from cotenant.local.tenants import Tenants
 from cotenant.wire.local import MigApplied, MigChange, MigPlan
 
 LEAVE_S = 120.0
-"""that jobs have to leave, beyond which nothing is changed"""
+"""that jobs and MPS have to leave, beyond which nothing is changed"""
 SEEN_S = 60.0
 """within which the daemon should have read the new layouts"""
 LOOK_S = 0.1
@@ -35,9 +35,11 @@ class MigChanges:
         tenants: Tenants,
         evict: Callable[[str, str], None],
         noted: Callable[[str, str | None, str], None],
+        left_by_mps: Callable[[], Collection[str]] = frozenset,
     ) -> None:
+        """`left_by_mps` are the UUIDs of GPUs and instances without clients on which MPS still runs."""
         self._layouts, self._changes, self._devices, self._tenants = layouts, changes, devices, tenants
-        self._evict, self._noted = evict, noted
+        self._evict, self._noted, self._left_by_mps = evict, noted, left_by_mps
         self._busy = asyncio.Lock()
 
     def recover(self) -> None:
@@ -57,12 +59,16 @@ class MigChanges:
         if self._busy.locked():
             raise WrongStateError("another change of MIG layouts is under way; wait until it is done")
         async with self._busy:
-            jobs = tuple(dict.fromkeys(job for change in plan.changes for job in change.leave))
-            with self._devices.reserved({change.gpu for change in plan.changes}):
+            cards = {change.gpu for change in plan.changes}
+            here = self._jobs_on(cards)  # a job of the plan may have ended since, or run elsewhere now
+            jobs = tuple(dict.fromkeys(job for change in plan.changes for job in change.leave if job in here))
+            with self._devices.reserved(cards):
+                await self._end_mps(cards)  # its server would be an unknown process on an instance
                 before, moves = await asyncio.to_thread(self._moves, plan.changes)
                 await asyncio.to_thread(self._changes.begin, before, moves)
                 try:
                     await self._leave(jobs)
+                    await self._end_mps(cards)
                 except WrongStateError:
                     await asyncio.to_thread(self._changes.forget)
                     raise
@@ -120,13 +126,26 @@ class MigChanges:
                     found.setdefault(number, []).append(job)
         return found
 
+    def _jobs_on(self, cards: Collection[str]) -> set[str]:
+        gpus = self._devices.machine.gpus
+        return {job for job, placed in self._tenants.placed.items() if any(gpus[i].card in cards for i in placed.gpus)}
+
     async def _leave(self, jobs: Collection[str]) -> None:
         """Stops jobs, which are queued again, and waits until they have ended."""
         for job in jobs:
             with suppress(WrongStateError):  # it has just ended
                 self._evict(job, "asked to leave its MIG instance, which is removed")
-        until = time.monotonic() + LEAVE_S
-        while left := [job for job in jobs if job in self._tenants.placed]:
-            if time.monotonic() > until:
-                raise WrongStateError(f"{left[0]} did not leave in {LEAVE_S:g} s; nothing was changed")
-            await asyncio.sleep(LOOK_S)
+        await _until_none(lambda: [job for job in jobs if job in self._tenants.placed])
+
+    async def _end_mps(self, cards: Collection[str]) -> None:
+        """Waits until MPS has ended on the instances without clients: the driver removes none that its server uses."""
+        own = {gpu.uuid for gpu in self._devices.machine.gpus if gpu.card in cards}
+        await _until_none(lambda: [f"MPS of {uuid}" for uuid in own & set(self._left_by_mps())])
+
+
+async def _until_none(left: Callable[[], Sequence[str]]) -> None:
+    until = time.monotonic() + LEAVE_S
+    while names := left():
+        if time.monotonic() > until:
+            raise WrongStateError(f"{names[0]} did not leave in {LEAVE_S:g} s; nothing was changed")
+        await asyncio.sleep(LOOK_S)

@@ -239,6 +239,7 @@ class Queries:
             ),
             served=dict(plan.served),
             unserved=dict(plan.unserved),
+            stranded=dict(plan.stranded),
         )
 
     def status(self) -> dict[str, Any]:

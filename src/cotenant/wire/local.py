@@ -219,6 +219,8 @@ class MigPlan(msgspec.Struct, frozen=True, kw_only=True):
     """what free instances serve as they are: the UUID of the GPU, by job"""
     unserved: dict[str, str] = {}
     """why no layout serves it, by job"""
+    stranded: dict[str, str] = {}
+    """jobs that must leave and could not run again in these layouts, each with a sentence"""
 
 
 class MigApplied(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,14 @@ import pytest
 
 from cotenant.core.model import Demand, Gpu, Machine, Tenant
 from cotenant.core.placement.layouts import can_coexist, profiles_of
-from cotenant.core.placement.repartition import BY_UUID, NO_PROFILE, NOT_FOR_MIG, RepartitionPlan, repartition
+from cotenant.core.placement.repartition import (
+    BY_UUID,
+    NO_PROFILE,
+    NOT_FOR_MIG,
+    STRANDED,
+    RepartitionPlan,
+    repartition,
+)
 from cotenant.core.units import MiB, MilliGpu
 
 A100, A30 = "NVIDIA A100-SXM4-40GB", "NVIDIA A30"
@@ -141,6 +148,28 @@ def test_who_would_have_to_leave_is_said_and_planned_only_if_that_is_allowed() -
     assert Counter(change.then) == Counter({"3g.20gb": 1, "1g.5gb": 1, "2g.10gb": 1})
     more = planned(layout, in_use, Demand(mig="3g.20gb"), evict=True, priority=1)
     assert more.changes == (), "none of a higher priority leaves"
+
+
+@pytest.mark.parametrize(
+    ("demand", "more", "stranded"),
+    [
+        (Demand(mig="3g.20gb"), (), True),
+        (Demand(mig="3g.20gb"), (instance("MIG-9", "3g.20gb", "GPU-b"),), False),
+        (Demand(mig="3g.20gb"), (Gpu(uuid="GPU-9", type=A100, memory=MiB(40960)),), True),
+        (Demand(mig="7g.40gb"), (), False),
+        (memory(4000), (), False),
+        (memory(19_000, compute=1000), (), True),
+        (memory(19_000, compute=1000), (Gpu(uuid="GPU-9", type=A100, memory=MiB(40960)),), False),
+    ],
+)
+def test_a_job_that_must_leave_and_could_not_run_again_is_named(
+    demand: Demand, more: tuple[Gpu, ...], stranded: bool
+) -> None:
+    machine = Machine(name="n", gpus=(instance("MIG-0", "3g.20gb"), instance("MIG-1", "1g.5gb"), *more))
+    tenants = [Tenant("j1", demand, (0,)), *(Tenant(f"b{i}", Demand(), (2 + i,)) for i in range(len(more)))]
+    plan = repartition(machine, tenants, [("r0", Demand(mig="7g.40gb"))], evict=True)
+    assert [change.leave for change in plan.changes] == [("j1",)]
+    assert plan.stranded == ({"j1": STRANDED} if stranded else {})
 
 
 def test_what_no_layout_serves_is_said() -> None:

@@ -33,6 +33,7 @@ NOT_FOR_MIG = "no instance can serve it: it needs a whole GPU, several, a percen
 BY_UUID = "it names GPUs by UUID, and a layout has new ones"
 NO_PROFILE = "no profile of these GPUs serves it"
 NO_ROOM = "no layout has room for it beside the jobs that run"
+STRANDED = "it must leave, and no GPU or instance of the new layouts serves it: it would wait until the layout changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class RepartitionPlan:
     """by request: the UUID of the GPU"""
     unserved: Mapping[str, str]
     """by request: why"""
+    stranded: Mapping[str, str]
+    """by job that must leave, and could not run again in the new layouts: a sentence"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ def repartition(
     """
     wanted, gpus = list(requests), {gpu.uuid: gpu for gpu in _gpus(machine, tenants, slices or {})}
     plans = [_plan(_State(dict(gpus), thrifty), wanted, evict) for thrifty in (False, True)]
-    return min(plans, key=lambda one: (len(one.unserved), sum(len(gpu.leave) for gpu in one.changes), len(one.changes)))
+    best = min(plans, key=lambda one: (len(one.unserved), sum(len(gpu.leave) for gpu in one.changes), len(one.changes)))
+    return replace(best, stranded=_stranded(best, machine, tenants))
 
 
 def _plan(state: _State, requests: Sequence[tuple[str, Demand]], evict: bool) -> RepartitionPlan:
@@ -146,7 +150,38 @@ def _plan(state: _State, requests: Sequence[tuple[str, Demand]], evict: bool) ->
         if gpu.is_changed
     ]
     served = {name: uuid for name, uuid in state.served.items() if not state.gpus[uuid].is_changed}
-    return RepartitionPlan(changes=tuple(changes), served=served, unserved=unserved)
+    return RepartitionPlan(changes=tuple(changes), served=served, unserved=unserved, stranded={})
+
+
+def _stranded(plan: RepartitionPlan, machine: Machine, tenants: Sequence[Tenant]) -> dict[str, str]:
+    """Jobs that must leave and whose demand no GPU of the plan meets, whether it is free or not."""
+    leave = {job for change in plan.changes for job in change.leave}
+    changed = {change.gpu for change in plan.changes}
+    kept = [gpu for gpu in machine.gpus if gpu.uuid not in changed and gpu.card not in changed]
+    made = [
+        Instance(name, profile)
+        for change in plan.changes
+        for name in change.then
+        for profile in profiles_of(change.type, present=change.then)
+        if profile.name == base_name(name)
+    ]
+    types = {name: change.type for change in plan.changes for name in change.then}
+    return {
+        one.job: STRANDED
+        for one in tenants
+        if one.job in leave
+        and not any(_could_use(one.demand, gpu) for gpu in kept)
+        and not any(_suits(one.demand, instance, types[instance.name]) for instance in made)
+    }
+
+
+def _could_use(demand: Demand, gpu: Gpu) -> bool:
+    """Whether a GPU or an instance that stays as it is would serve the demand if it were free."""
+    if demand.memory > gpu.memory_capacity or not type_allowed(gpu.type, demand.use_types, demand.avoid_types):
+        return False
+    if gpu.mig is None:
+        return demand.mig is None
+    return may_use(demand, gpu.mig) and (demand.mig is not None or demand.compute <= gpu.compute_capacity)
 
 
 def _gpus(machine: Machine, tenants: Sequence[Tenant], slices: Mapping[str, Slices]) -> Iterable[_Gpu]:
