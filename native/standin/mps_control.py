@@ -55,6 +55,7 @@ def listen(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     bound.bind(str(path))
+    path.chmod(0o666)  # as NVIDIA's: what protects it is its folder
     bound.listen(128)
     return bound
 

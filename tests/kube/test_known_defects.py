@@ -117,7 +117,8 @@ def test_a_name_that_nobody_knows_is_answered() -> None:
 def test_no_role_of_ours_deletes_or_makes_pods() -> None:
     """KAI: a running pod of a user was deleted when the pod that reserved its GPU was missing.
 
-    What preemption may do is ask for an eviction, which disruption budgets can forbid.
+    What preemption may do is ask for an eviction, which disruption budgets can forbid. Only for memory above a request
+    is a pod deleted in spite of its budget, by a right of kube-scheduler's role.
     """
     rules = [rule for one in rbac_objects() for rule in one.get("rules", ())]
     verbs = {verb for rule in rules if "pods" in rule["resources"] for verb in rule["verbs"]}

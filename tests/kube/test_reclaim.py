@@ -74,6 +74,21 @@ def test_a_disruption_budget_spares_a_pod_and_the_next_one_leaves() -> None:
     play(story)
 
 
+def test_no_disruption_budget_keeps_memory_that_was_only_lent() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await tenants(plane, "far", "near", "owner")
+        plane.server.budgets["far"] = 0
+        report(plane, "owner", 2000, far=3000, near=500)
+        await until(lambda: ("team", "far") not in plane.server.pods)
+        assert plane.server.evicted == ["near"]  # a pod without a budget is tried first
+        await until(lambda: len(plane.events("Reclaimed")) == 2)
+        assert any(
+            "deleted from node n1 in spite of its disruption budget" in text for text in plane.events("Reclaimed")
+        )
+
+    play(story)
+
+
 def test_a_protected_pod_stays() -> None:
     async def story(plane: ControlPlane) -> None:
         await tenants(plane, "far", "owner")

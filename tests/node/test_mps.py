@@ -6,6 +6,7 @@ import os
 import resource
 import shlex
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -99,6 +100,39 @@ def test_an_end_that_is_killed_is_finished_by_the_next(folder: Path, at: str) ->
     daemon.clean()
     assert (mode(folder), processes_in(folder)) == (ComputeMode.DEFAULT, [])
     assert not daemon.is_recorded
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount, and start MPS for other users")
+def test_clients_in_containers_reach_the_pipe_as_any_user_and_cannot_fill_the_memory(folder: Path) -> None:
+    mps = Mps(folder, "us", FileModes(folder / "mode"), command(), answer_s=30, has_shm=True)
+    for uuid in (UUID, "GPU-2", "GPU-3", "GPU-4"):
+        mps.know(uuid, MiB(24576))
+    mps.add("j", limit())
+    mps.ready(UUID)
+    try:
+        shm = os.statvfs(folder / UUID / "shm")
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert 0.11 < shm.f_blocks * shm.f_frsize / memory < 0.13  # those of all four GPUs: half of the memory
+        assert stat.S_IMODE((folder / UUID).stat().st_mode) == 0o700
+        assert connects_as(65534, folder / UUID / "pipe")
+    finally:
+        mps.remove("j")
+        mps.step()
+    assert not os.path.ismount(folder / UUID / "shm")
+
+
+def connects_as(user: int, pipe: Path) -> bool:
+    """Whether a process of this user reaches the control daemon, if it has the pipe folder as a container has it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(pipe)  # the mount of a container does not pass the folders above, either
+            os.setuid(user)
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect("control")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def run_until(folder: Path, action: str, at: str) -> None:

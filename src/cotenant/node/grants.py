@@ -119,10 +119,10 @@ def grant(uuid: str, capacity: int, margin: int, members: Sequence[Member], leav
 
     Tenants in `leaving` are being evicted: no other tenant is evicted for what they will free.
     """
-    seen = {one.name: _observe(one, uuid, margin) for one in members}
+    seen = {one.name: _observe(one, uuid, capacity, margin) for one in members}
     shares = divide(capacity, [one.holder for one in seen.values()], margin)
     in_force = {one.name: _lower(one, uuid, seen[one.name], shares[one.name]) for one in members}
-    seen = {one.name: _Seen(_observe(one, uuid, margin).holder, in_force[one.name]) for one in members}
+    seen = {one.name: _Seen(_observe(one, uuid, capacity, margin).holder, in_force[one.name]) for one in members}
     holders = [one.holder for one in seen.values()]
     shares = divide(capacity, holders, margin)
     compute = divide_compute(WHOLE_GPU, [Holder(one.name, one.compute, one.compute_limit, 0) for one in members])
@@ -182,7 +182,7 @@ def _grants_in(file: Path) -> Limits:
         return Limits()
 
 
-def _observe(member: Member, uuid: str, margin: int) -> _Seen:
+def _observe(member: Member, uuid: str, capacity: int, margin: int) -> _Seen:
     holder = Holder(member.name, member.request, member.limit, 0)
     if not holder.lends:
         used = member.request if member.started else 0
@@ -191,7 +191,9 @@ def _observe(member: Member, uuid: str, margin: int) -> _Seen:
     first = first_grant(holder, margin) if member.started else 0
     if state is None:
         return _Seen(holder, first)
-    counted, wanted, processes = _use(state, uuid)
+    recorded, waited_for, processes = _use(state, uuid)
+    # A tenant can write any number into its region. No more than the GPU has can be true.
+    counted, wanted = min(recorded, capacity), min(waited_for, capacity)
     used = counted + min(max(0, member.held - counted), processes * CONTEXT_BYTES)
     if wanted:  # its processes have added what no account has
         wanted = max(0, counted + wanted - used)

@@ -29,6 +29,8 @@ ASK_EVERY_S = 5.0
 """between two questions to a control daemon; whether its processes exist is looked at more often"""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 """that a GPU stays closed after a control daemon could not be started"""
+SHM_PERCENT = 50
+"""of the memory of the machine, for the files in /dev/shm of the control daemons of all GPUs"""
 MOST_OWNERS = 10_000
 """processes whose jobs are remembered"""
 
@@ -111,7 +113,7 @@ class Mps:
                 self._modes,
                 self._command,
                 answer_s=self._answer_s,
-                has_shm=self._has_shm,
+                shm_percent=self._shm_percent if self._has_shm else None,
             )
             self._memory[uuid], self._tenants[uuid], self._daemons[uuid] = memory, {}, daemon
             try:
@@ -120,6 +122,10 @@ class Mps:
                 recorded = True  # until a step finds out
             if recorded:
                 self._up.add(uuid)
+
+    def _shm_percent(self) -> int:
+        """Tenants of all GPUs together cannot fill the memory of the machine with files."""
+        return max(1, SHM_PERCENT // len(self._daemons))
 
     def add(self, job: str, limit: GpuLimit) -> None:
         """A tenant is placed on a GPU."""

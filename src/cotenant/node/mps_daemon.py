@@ -49,8 +49,9 @@ START_S = 30.0
 QUIT_S = 5
 """seconds that clients have when their control daemon is ended; by then they should have been stopped"""
 LONGEST_SOCKET = 107
-SHM_OPTIONS = "size=50%,nr_inodes=100000,mode=1777"
-"""of the /dev/shm that clients share with their control daemon; what they write counts as their own memory"""
+SHM_OPTIONS = "nr_inodes=100000,mode=1777"
+"""of the /dev/shm that clients share with their control daemon; what they write counts as their own memory until they
+end, and stays there until the last client has left"""
 
 
 class Modes(Protocol):
@@ -91,14 +92,15 @@ class MpsDaemon:
         command: Path,
         *,
         answer_s: float = ANSWER_S,
-        has_shm: bool = False,
+        shm_percent: Callable[[], int] | None = None,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.uuid, self._folder, self._owner, self._modes, self._command = uuid, folder, owner, modes, command
         self._answer_s = answer_s
         self.pipe, self.logs, self._record = folder / "pipe", folder / "log", folder / "state.json"
-        self._shm = folder / "shm" if has_shm else None
-        """/dev/shm of the control daemon, which its clients share with it; None: they share that of the machine"""
+        self._shm_percent, self._shm = shm_percent, None if shm_percent is None else folder / "shm"
+        """/dev/shm of the control daemon, which its clients share with it, and the part of the machine's memory that it
+        may have; None: they share that of the machine, and its users"""
         self._step = step
         """told before each step that changes something; tests kill the process there"""
 
@@ -248,6 +250,9 @@ class MpsDaemon:
                 raise MpsError(f"{folder}: cannot be made: {error.strerror}") from None
             if problem is not None:
                 raise MpsError(f"{folder} {problem}")
+        if self._shm is not None:
+            # Clients in containers run as any user. On the node, only root passes the folder above.
+            self.pipe.chmod(0o755)
         if len(os.fsencode(self.pipe / "control")) > LONGEST_SOCKET:
             raise MpsError(f"{self.pipe}: this path is too long for a socket; COTENANT_RUNTIME names a shorter one")
 
@@ -310,11 +315,11 @@ class MpsDaemon:
 
     def _with_shm(self) -> list[str]:
         """What starts the control daemon with a /dev/shm of its own."""
-        if self._shm is None:
+        if self._shm is None or self._shm_percent is None:
             return []
         self._shm.mkdir(mode=0o755, exist_ok=True)
         if not os.path.ismount(self._shm):
-            mount_tmpfs(str(self._shm), SHM_OPTIONS)
+            mount_tmpfs(str(self._shm), f"size={self._shm_percent()}%,{SHM_OPTIONS}")
         return [sys.executable, "-IS", mounts.__file__, str(self._shm)]
 
     def _until_it_answers(self, state: _State) -> None:

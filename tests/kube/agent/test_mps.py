@@ -21,7 +21,7 @@ from cotenant.core.units import MiB
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import at
 from cotenant.kube.agent.mps import NodeMps, clients_of
-from cotenant.kube.agent.mps_messages import Look, State
+from cotenant.kube.agent.mps_messages import Client, Look, Ready, State
 from cotenant.kube.agent.mps_supervisor import SOCKET, Supervisor, accept_all, listen
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record, record_of
@@ -234,6 +234,17 @@ def test_ended_pods_are_no_clients() -> None:
 def test_a_process_is_ended_only_if_it_is_of_the_pod_that_is_named(world: World) -> None:
     answer = world.supervisor().answer(Look(gpus={UUID: 16000}, clients={}, end={os.getpid(): "uid-a"}))
     assert answer == State(installed=True)
+
+
+@pytest.mark.parametrize("uuid", ["GPU/../../elsewhere", "GPU/./x", "GPU//x"])
+def test_a_gpu_whose_folder_would_be_elsewhere_is_refused(world: World, uuid: str) -> None:
+    supervisor, client = world.supervisor(), Client(compute=100, memory=100)
+    for request in (
+        Ready(gpu=uuid, memory=1000, clients={"uid-a": client}),
+        Look(gpus={uuid: 1000}, clients={uuid: {"uid-a": client}}),
+    ):
+        assert "not the UUID of a GPU" in supervisor.answer(request).error
+    assert list(world.folder.iterdir()) == []
 
 
 def test_nonsense_is_refused_and_the_next_request_is_answered(world: World) -> None:

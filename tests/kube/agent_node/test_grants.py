@@ -3,6 +3,7 @@
 """The agent grants the memory of a GPU to containers, over the stand-in driver, and goes on after a restart."""
 
 import asyncio
+import struct
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,10 +21,13 @@ from cotenant.kube.agent.jobs import PROCESSES_NAME
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec
+from cotenant.kube.api.objects import Node as NodeObject
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
-from cotenant.kube.codec.grants import Grants
+from cotenant.kube.codec.grants import Grants, grants_of
+from cotenant.kube.codec.inventory import GRANTS as PUBLISHED
 from cotenant.kube.codec.paths import GRANTS
 from cotenant.node.limits import GpuLimit, Limits, limits_text, read_limits
+from cotenant.node.region import HEADER
 from tests.native import kit
 from tests.native.kit import MIB
 from tests.native.probe import OUT_OF_MEMORY, Probe, probe
@@ -193,6 +197,24 @@ def test_compute_that_no_pod_requests_is_divided(node: Node) -> None:
         node.add("two", Share(gpu=kit.gpu(), memory=1024, compute=500))
         file = node.grants_file(min(node.listed[0].devices))
         await node.until(lambda: file.exists() and read_limits(file).gpus[0].compute == 500)
+
+    asyncio.run(story())
+
+
+def test_a_tenant_that_writes_any_number_into_its_region_spoils_no_report(node: Node) -> None:
+    async def story() -> None:
+        liar = node.add("liar", elastic(4096, 8000))
+        region = node.host.regions.seen / slice_name(COUNT, node.listed[0].devices)
+        with node.probe(liar) as one:
+            assert await allocate(node, one, 0, 64) == 0
+            with region.open("r+b") as file:
+                file.seek(HEADER.size + struct.calcsize("<IIQQQ16Q"))  # what its first process uses
+                file.write(struct.pack("<Q", (1 << 63) - 1))
+            node.start_agent()
+            node.published.clear()
+            await node.until(lambda: any(text is not None for text in node.published))
+            said = NodeObject(metadata=Metadata(name="n1", annotations={PUBLISHED: node.published[-1] or ""}))
+            assert grants_of(said).pods["uid-liar"][0].used == CARD_MIB
 
     asyncio.run(story())
 

@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from cotenant.kube.agent.mps_messages import MOST_BYTES, Closed, Look, Ready, Re
 from cotenant.node.devices.nvml import open_backend
 from cotenant.node.mps import Mps
 from cotenant.node.mps_daemon import CONTROL, Modes
+from cotenant.wire.text import printable
 
 SOCKET = "supervisor.sock"
 """In the folder of MPS, which only root can enter."""
@@ -51,6 +52,7 @@ class Supervisor:
     def answer(self, request: Request) -> State:
         """What became of a request."""
         try:
+            _check_names((request.gpu,) if isinstance(request, Ready) else (*request.gpus, *request.clients))
             match request:
                 case Look():
                     with self._looks:
@@ -109,6 +111,13 @@ class Supervisor:
             },
             notes=dict(mps.notes),
         )
+
+
+def _check_names(gpus: Iterable[str]) -> None:
+    """A GPU is a folder here, so an agent that was taken over must not name one outside of the folder of MPS."""
+    for uuid in gpus:
+        if any(part in ("", ".", "..") for part in uuid.split("/")):
+            raise InputError(f"{printable(uuid)}: not the UUID of a GPU")
 
 
 def serve(folder: Path, owner: str, modes: Modes | None = None) -> None:

@@ -128,15 +128,21 @@ class Client:
         namespace: str = "",
         uid: str = "",
         cascade: Literal["Background", "Foreground"] | None = None,
+        grace_s: int | None = None,
+        guard: Guard = nullcontext,
     ) -> None:
         """Delete an object; with a uid, only the object with that uid, not a later one of the same name.
 
-        `cascade` also deletes what it owns, before the object itself if it is Foreground; the API server keeps the pods
-        of a Job otherwise.
+        `cascade` also deletes what it owns, first if it is Foreground; the pods of a Job are kept otherwise. `grace_s`
+        replaces the grace period of a pod.
         """
-        body: dict[str, object] = {"preconditions": {"uid": uid}} if uid else {}
-        body |= {} if cascade is None else {"propagationPolicy": cascade}
-        await self._ask("DELETE", kind.path(namespace=namespace, name=name), msgspec.json.encode(body))
+        named = {
+            "propagationPolicy": cascade,
+            "gracePeriodSeconds": grace_s,
+            "preconditions": {"uid": uid} if uid else None,
+        }
+        body = {key: value for key, value in named.items() if value is not None}
+        await self._ask("DELETE", kind.path(namespace=namespace, name=name), msgspec.json.encode(body), guard=guard)
 
     async def bind(
         self,

@@ -3,8 +3,10 @@
 """Reclaim: if a pod waits for memory within its request, the pod furthest above its own is evicted.
 
 The agents say which pods these are (`codec/grants.py`), after the pods above their requests could not free enough by
-themselves. An agent may name pods of its own node only, and a pod within its request is never evicted. The eviction
-keeps disruption budgets: if one forbids it, the next pod is tried.
+themselves. An agent may name pods of its own node only, and a pod within its request is never evicted. If a disruption
+budget forbids an eviction, the next pod is tried. If that does not free enough, the pod is deleted in spite of its
+budget: every user can create one, and memory that was only lent must come back. Kubelet does the same if the memory
+of a node is short.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ from typing import NamedTuple, NoReturn
 from cotenant.core.units import MiB, format_memory
 from cotenant.errors import InputError
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import Record
 from cotenant.kube.codec.grants import NO_GRANTS, GrantReport, Grants, Lack, grants_of
@@ -35,6 +38,7 @@ GONE = (404, 409)
 class _Refused(NamedTuple):
     until: float
     why: str
+    by_budget: bool
 
 
 class Reclaimer:
@@ -92,7 +96,7 @@ class Reclaimer:
                 await self._answer(node, lack)
 
     async def _answer(self, node: str, lack: Lack) -> None:
-        missing = lack.missing
+        missing, spared = lack.missing, list[tuple[Pod, int]]()
         for uid, above in lack.above.items():
             pod = self._pod(uid, node)
             if missing <= 0:
@@ -100,6 +104,11 @@ class Reclaimer:
             if pod is None or uid == lack.pod or not _is_elastic_on(self._record(uid), lack.gpu):
                 continue
             if uid in self._evicted or pod.metadata.deletion_timestamp is not None or await self._evict(pod, lack):
+                missing -= above
+            elif (refused := self._refused.get(uid)) is not None and refused.by_budget:
+                spared.append((pod, above))
+        for pod, above in spared:
+            if missing > 0 and await self._delete(pod, lack):
                 missing -= above
 
     async def _evict(self, pod: Pod, lack: Lack) -> bool:
@@ -115,18 +124,38 @@ class Reclaimer:
                 about.name, namespace=about.namespace, uid=about.uid, grace_s=GRACE_S, guard=shared.lead.guard()
             )
         except ApiError as error:
+            by_budget = error.status == 429
             if error.reason != NOT_LEADING and error.status not in GONE:
-                self._refuse(pod, lack, "a disruption budget forbids it" if error.status == 429 else error.summary)
+                why = "a disruption budget forbids it" if by_budget else error.summary
+                self._refuse(pod, lack, why, by_budget=by_budget)
             return error.status in GONE
-        self._evicted[about.uid] = shared.clock() + SPARED_S
-        text = f"evicted from node {pod.spec.node_name}: {self._why(pod, lack)}"
-        shared.events.record(pod, RECLAIMED, text, warning=True)
-        shared.log(f"pod {about.namespace}/{about.name} {text}")
+        self._leaves(pod, f"evicted from node {pod.spec.node_name}: {self._why(pod, lack)}")
         return True
 
-    def _refuse(self, pod: Pod, lack: Lack, why: str) -> None:
+    async def _delete(self, pod: Pod, lack: Lack) -> bool:
+        """Whether a pod leaves that a disruption budget protects."""
+        shared, about = self._shared, pod.metadata
+        try:
+            await shared.client.delete(
+                PODS, about.name, namespace=about.namespace, uid=about.uid, grace_s=GRACE_S, guard=shared.lead.guard()
+            )
+        except ApiError as error:
+            if error.reason != NOT_LEADING and error.status not in GONE:
+                shared.errors.report("reclaim", f"pod {about.namespace}/{about.name}: {error.summary}")
+            return error.status in GONE
+        where = f"deleted from node {pod.spec.node_name} in spite of its disruption budget"
+        self._leaves(pod, f"{where}: {self._why(pod, lack)}, which no other pod can give back")
+        return True
+
+    def _leaves(self, pod: Pod, text: str) -> None:
+        shared, about = self._shared, pod.metadata
+        self._evicted[about.uid] = shared.clock() + SPARED_S
+        shared.events.record(pod, RECLAIMED, text, warning=True)
+        shared.log(f"pod {about.namespace}/{about.name} {text}")
+
+    def _refuse(self, pod: Pod, lack: Lack, why: str, *, by_budget: bool = False) -> None:
         text = f"cannot be evicted ({why}), though {self._why(pod, lack)}"
-        self._refused[pod.metadata.uid] = _Refused(self._shared.clock() + SPARED_S, text)
+        self._refused[pod.metadata.uid] = _Refused(self._shared.clock() + SPARED_S, text, by_budget)
         self._shared.events.record(pod, RECLAIM_REFUSED, text, warning=True)
 
     def _why(self, pod: Pod, lack: Lack) -> str:
