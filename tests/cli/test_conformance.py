@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from cotenant.conformance.kernels import FAULT, NOTHING, SPIN, ptx_for
 from cotenant.conformance.report import Report, Way
 from cotenant.conformance.running import Client, ClientError
 from cotenant.conformance.suite import ALL, checks_for
+from cotenant.node.containment import find_containment
+from cotenant.node.shares import Means
 from tests.cli.command import START, environment, refusal, run, wait_until
 from tests.native import kit
 from tests.node.mps_kit import processes_in
@@ -55,10 +58,12 @@ def test_limits_of_memory_hold_and_the_report_says_that_it_was_no_gpu(env: dict[
     done = run("conformance", "--quick", *only(*MEMORY), "--report", report, "-o", "json", env=env, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     rows = rows_of(done.stdout)
-    by_mps = {(one.name, "mps") for one in ALL if one.name in MEMORY and Way.MPS in one.ways}
+    by_mps = {
+        (one.name, str(way)) for one in ALL if one.name in MEMORY for way in (Way.MPS, Way.DRIVER) if way in one.ways
+    }
     assert set(rows) == {(name, rung) for name in MEMORY for rung in ("preload", "strict")} | by_mps
     for (name, rung), row in rows.items():
-        if rung == "mps":
+        if rung in ("mps", "driver"):
             assert (row["result"], row["note"]) == ("skipped", "nvidia-cuda-mps-control is not installed")
             continue
         assert row["result"] == ("measured" if name in ("memory-refusal", "memory-resize") else "passed"), row
@@ -185,10 +190,18 @@ def test_the_kernels_are_source_for_the_oldest_gpu_of_a_driver(capability: tuple
     assert all(b".entry " + name + b"(" in source for name in (SPIN, NOTHING, FAULT))
 
 
-def test_mps_is_measured_where_it_is_installed(env: dict[str, str]) -> None:
+@pytest.fixture
+def under_mps(env: dict[str, str]) -> Iterator[dict[str, str]]:
+    """MPS is installed; nothing of it is left afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="c"))  # the path of a socket must be short
+    yield env | {"PATH": f"{kit.mps()}:{env.get('PATH', '')}", "TMPDIR": str(folder)}
+    assert processes_in(folder) == []
+    folder.rmdir()
+
+
+def test_mps_is_measured_where_it_is_installed(under_mps: dict[str, str]) -> None:
     """Capacity, memory and threads; how well a share is held depends on the load of this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="c"))
-    env = env | {"PATH": f"{kit.mps()}:{env.get('PATH', '')}", "STANDIN_MPS_CLIENTS": "9", "TMPDIR": str(folder)}
+    env = under_mps | {"STANDIN_MPS_CLIENTS": "9"}
     names = (
         "memory-limit",
         "memory-neighbours",
@@ -205,12 +218,37 @@ def test_mps_is_measured_where_it_is_installed(env: dict[str, str]) -> None:
     assert {row["device"] for row in rows.values()} == {"stand-in (Stand-in GPU)"}
     assert rows["memory-limit", "mps"]["value"] == 100
     assert (rows["mps-clients", "mps"]["value"], rows["mps-memory", "mps"]["value"]) == (9, 8)
-    assert "client 10 was refused" in rows["mps-clients", "mps"]["note"]
+    assert rows["mps-clients", "mps"]["note"] == "client 10 was refused: cuInit: error 808"
     assert "8 with 12 %" in rows["mps-threads", "mps"]["note"]
     assert 20 < rows["compute-30", "mps"]["value"] < 40
-    assert processes_in(folder) == []
-    assert list(folder.iterdir()) == []
-    folder.rmdir()
+
+
+def test_limits_of_the_driver_hold_all_processes_of_a_slice_together(under_mps: dict[str, str]) -> None:
+    groups = find_containment("conformance", means=(Means.CGROUP_V2,)).folder
+    if groups is None:
+        pytest.skip("needs cgroup v2 and root")
+    words = ("--quick", *only(*MEMORY), "--rung", "driver", "-o", "json")
+    done = run("conformance", *words, env=under_mps | {"STANDIN_DRIVER": "13040"}, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = rows_of(done.stdout)
+    assert {name: row["result"] for (name, _), row in rows.items()} == {
+        "memory-limit": "passed",
+        "memory-refusal": "measured",
+        "memory-crowd": "passed",
+        "memory-neighbours": "passed",
+        "memory-after-kill": "passed",
+        "memory-resize": "measured",
+    }
+    assert rows["memory-crowd", "driver"]["value"] == 100
+    owners = {path.name.split(".")[0].removeprefix("conformance-") for path in groups.glob("conformance-*.*")}
+    assert [pid for pid in owners if not Path("/proc", pid).exists()] == []
+
+
+def test_a_driver_without_such_limits_is_said_and_not_measured(under_mps: dict[str, str]) -> None:
+    done = run("conformance", *only("memory-limit"), "--rung", "driver", "-o", "json", env=under_mps)
+    (row,) = rows_of(done.stdout).values()
+    assert (done.returncode, row["result"]) == (0, "skipped")
+    assert "nvmlDeviceSetMemoryLimits_v1" in row["note"] or "cgroup" in row["note"]
 
 
 def test_a_mig_instance_can_be_measured(env: dict[str, str]) -> None:

@@ -5,8 +5,9 @@
 import os
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -15,16 +16,21 @@ from cotenant import __version__
 from cotenant.cli.options import output_option
 from cotenant.cli.output import note, or_dash, progress, render, table
 from cotenant.cli.slices import chosen_gpu, driver
-from cotenant.conformance.bench import FULL, QUICK, Bench
+from cotenant.conformance.bench import FULL, QUICK, Bench, Effort
 from cotenant.conformance.mps import control_daemon
 from cotenant.conformance.report import FORMAT, Device, Report, Result, Row, Way
 from cotenant.conformance.running import ClientError, Runner, Slice
 from cotenant.conformance.suite import ALL, checks_for, pairs, rows
 from cotenant.errors import CotenantError, InputError
+from cotenant.node.devices.memory_limits import MemoryLimits
 from cotenant.node.limits import applying_file
+from cotenant.node.partitions import find_partitions
 from cotenant.wire.text import counted
 
-LIMITED = [Way.PRELOAD, Way.STRICT, Way.MPS]
+if TYPE_CHECKING:
+    from cotenant.node.devices.nvml import NvmlBackend
+
+LIMITED = [Way.PRELOAD, Way.STRICT, Way.MPS, Way.DRIVER]
 EPILOG = """\b
 Examples:
   cotenant conformance --report a100.json
@@ -82,14 +88,14 @@ def conformance(
     if report is not None:
         _write(report, b"")  # before it measures for minutes
     chosen = [Way(one) for one in rungs] or LIMITED
-    uuid, found = _uuid(gpu), list[Row]()
-    device = _device(Runner(uuid))
-    with _mps(uuid, chosen) as mps, progress("checks", len(pairs(chosen, checks))) as step:
-        runner = Runner(uuid, mps=mps if isinstance(mps, Path) else None)
-        bench = Bench(runner=runner, device=device, effort=effort, no_mps=str(mps))
-        for row in rows(bench, chosen, checks):
-            found.append(row)
-            step(row.check)
+    with closing(_backend()) as backend:
+        uuid, found = chosen_gpu(gpu, [one.uuid for one in backend.machine().gpus]), list[Row]()
+        device = _device(Runner(uuid))
+        with _mps(uuid, chosen) as mps, progress("checks", len(pairs(chosen, checks))) as step:
+            bench = _bench(uuid, device, effort, mps, backend.memory_limits if Way.DRIVER in chosen else None)
+            for row in rows(bench, chosen, checks):
+                found.append(row)
+                step(row.check)
     whole = Report(
         format=FORMAT,
         cotenant=__version__,
@@ -122,18 +128,28 @@ def _print(report: Report, wide: bool) -> None:
         note("this is the stand-in driver of the tests: no figure is that of a GPU")
 
 
-def _uuid(gpu: str) -> str:
+def _backend() -> "NvmlBackend":
     backend = driver()
     if backend is None:
         raise CotenantError("no NVIDIA driver answers; the suite needs a GPU")
-    try:
-        return chosen_gpu(gpu, [one.uuid for one in backend.machine().gpus])
-    finally:
-        backend.close()
+    return backend
+
+
+def _bench(uuid: str, device: Device, effort: Effort, mps: Path | str, limits: MemoryLimits | None) -> Bench:
+    """What the checks run with, and which ways cannot be measured here; `mps` is a folder, or why there is none."""
+    missing = {} if isinstance(mps, Path) else {Way.MPS: mps, Way.DRIVER: mps}
+    partitions = None
+    if limits is not None and not missing:
+        partitions = find_partitions(f"conformance-{os.getpid()}", limits)
+        obstacle = partitions.obstacle(uuid)
+        if obstacle is not None:
+            missing, partitions = {Way.DRIVER: obstacle}, None
+    runner = Runner(uuid, mps=mps if isinstance(mps, Path) else None, partitions=partitions)
+    return Bench(runner=runner, device=device, effort=effort, missing=missing)
 
 
 def _mps(gpu: str, ways: Sequence[Way]) -> AbstractContextManager[Path | str]:
-    return control_daemon(gpu) if Way.MPS in ways else nullcontext("not chosen")
+    return control_daemon(gpu) if {Way.MPS, Way.DRIVER} & set(ways) else nullcontext("not chosen")
 
 
 def _device(runner: Runner) -> Device:

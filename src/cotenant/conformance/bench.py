@@ -3,7 +3,7 @@
 """What a check is, and what it is carried out with: clients, a GPU, baselines."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -35,8 +35,8 @@ class Bench:
     runner: Runner
     device: Device
     effort: Effort
-    no_mps: str = ""
-    """why there is no MPS"""
+    missing: Mapping[Way, str] = field(default_factory=dict)
+    """ways that cannot be measured here, and why"""
     unlimited: Slice = field(default_factory=lambda: Slice(way=Way.NONE))
     _filled: dict[Way, dict[str, Any]] = field(default_factory=dict)
     _costs: dict[Way, dict[str, float]] = field(default_factory=dict)
@@ -51,14 +51,19 @@ class Bench:
         """Rounds of a launch of 2 ms."""
         return int(self.runner.run(self.unlimited, "spin", 1)["rounds"])
 
-    @cached_property
     def alone_ms(self) -> float:
-        """The time on the GPU of all launches of a spinning client without limits and neighbours."""
-        return self.spin_ms(self.unlimited)
+        """The time on the GPU of all launches of a spinning client without limits and neighbours.
 
-    def spin_ms(self, place: Slice) -> float:
-        work = "spin", self.effort.launches, self.rounds
-        return statistics.median(float(self.runner.run(place, *work)["device_ms"]) for _ in range(self.effort.repeats))
+        It is measured anew each time: the clock of a GPU depends on its temperature.
+        """
+        return self._spin_ms(self.unlimited)
+
+    def speed_percent(self, place: Slice) -> float:
+        """The speed of a spinning client in a slice, of that of one without limits just before."""
+        return statistics.median(100 * self.alone_ms() / self._spin_ms(place) for _ in range(self.effort.repeats))
+
+    def _spin_ms(self, place: Slice) -> float:
+        return float(self.runner.run(place, "spin", self.effort.launches, self.rounds)["device_ms"])
 
     def filled(self, way: Way) -> dict[str, Any]:
         """What a client found that took all the memory of its slice."""
@@ -118,8 +123,8 @@ class Check:
         """Measures; a client that cannot do its work is a failed check."""
         if self.needs_gpu and bench.device.stand_in:
             return Result.SKIPPED, None, "the stand-in cannot show it"
-        if way is Way.MPS and bench.runner.mps is None:
-            return Result.SKIPPED, None, bench.no_mps
+        if way in bench.missing:
+            return Result.SKIPPED, None, bench.missing[way]
         try:
             value, is_kept, note = self.measure(bench, way)
         except SkippedError as error:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cotenant.conformance.bench import FULL, Bench, Check, Finding
-from cotenant.conformance.report import Way
+from cotenant.conformance.report import BY_LIBRARY, Way
 from cotenant.conformance.running import ClientError, Slice
 from cotenant.errors import InputError
 from cotenant.node.limits import Limits, change_limits
@@ -19,7 +19,11 @@ LEAST_GOT_PERCENT = 98.0
 SHARE_POINTS = 2.0
 """A share may differ from its limit by so many percent of the GPU."""
 MOST_LOSS_PERCENT = 2.0
-ANY_WAY = (Way.PRELOAD, Way.STRICT, Way.MPS)
+ANY_WAY = (*BY_LIBRARY, Way.MPS)
+TOGETHER = (*BY_LIBRARY, Way.DRIVER)
+"""ways that hold all processes of a slice together"""
+MEMORY_WAYS = (*ANY_WAY, Way.DRIVER)
+"""The driver holds memory; compute is left to MPS."""
 CROWD = 4
 NEIGHBOURS = 4
 RESIZE_S = 20
@@ -78,7 +82,10 @@ def _memory_resize(bench: Bench, way: Way) -> Finding:
         file = client.wait_until_ready()
         client.start()
         began = time.time()
-        _double_memory(file)
+        if way is Way.DRIVER:
+            bench.runner.limit(client, 2 * (bench.limit_mib // 2))
+        else:
+            _double_memory(file)
         grew = client.result()["grew_at"]
     return (None, False, "the limit was raised without effect") if grew is None else (1000 * (grew - began), None, "")
 
@@ -99,7 +106,7 @@ def _double_memory(file: Path) -> None:
 
 def _share(percent: int) -> Callable[[Bench, Way], Finding]:
     def measure(bench: Bench, way: Way) -> Finding:
-        got = 100 * bench.alone_ms / bench.spin_ms(Slice(way=way, compute_percent=percent))
+        got = bench.speed_percent(Slice(way=way, compute_percent=percent))
         # MPS gives whole multiprocessors, so its share is a figure, not a promise.
         return got, None if way is Way.MPS else abs(got - percent) <= SHARE_POINTS, ""
 
@@ -108,10 +115,10 @@ def _share(percent: int) -> Callable[[Bench, Way], Finding]:
 
 def _shares_together(bench: Bench, way: Way) -> list[float]:
     """Percent of the GPU that each of several tenants with equal shares gets."""
-    place = Slice(way=way, compute_percent=100 // NEIGHBOURS)
+    place, alone = Slice(way=way, compute_percent=100 // NEIGHBOURS), bench.alone_ms()
     with bench.runner.together([place] * NEIGHBOURS, "spin", bench.effort.launches, bench.rounds) as clients:
         times = [client.result()["device_ms"] for client in clients]
-    return [100 * bench.alone_ms / one for one in times]
+    return [100 * alone / one for one in times]
 
 
 def _compute_fairness(bench: Bench, way: Way) -> Finding:
@@ -123,17 +130,17 @@ def _compute_fairness(bench: Bench, way: Way) -> Finding:
 def _compute_neighbour(bench: Bench, way: Way) -> Finding:
     """The share of a tenant beside one that wants the whole GPU."""
     half = Slice(way=way, compute_percent=50)
-    many = 100 * bench.effort.launches
+    many, alone = 100 * bench.effort.launches, bench.alone_ms()
     with bench.runner.client(half, "spin", many, bench.rounds) as noisy:
         noisy.wait_until_ready()
         with bench.runner.together([half], "spin", bench.effort.launches, bench.rounds) as (client,):
             noisy.start()
-            got = 100 * bench.alone_ms / client.result()["device_ms"]
+            got = 100 * alone / client.result()["device_ms"]
     return got, abs(got - 50) <= SHARE_POINTS, ""
 
 
 def _throughput(bench: Bench, way: Way) -> Finding:
-    loss = 100 * (1 - bench.alone_ms / bench.spin_ms(Slice(way=way)))
+    loss = 100 - bench.speed_percent(Slice(way=way))
     return loss, loss <= MOST_LOSS_PERCENT, ""
 
 
@@ -180,7 +187,7 @@ def _added(name: str, per: float) -> Callable[[Bench, Way], Finding]:
 CHECKS = (
     Check(
         name="memory-limit",
-        ways=ANY_WAY,
+        ways=MEMORY_WAYS,
         title="A process gets its limit, and not more",
         measure=_memory_limit,
         unit="%",
@@ -196,7 +203,7 @@ CHECKS = (
     ),
     Check(
         name="memory-refusal",
-        ways=ANY_WAY,
+        ways=MEMORY_WAYS,
         title="Time of an allocation beyond the limit",
         measure=_memory_refusal,
         unit="us",
@@ -204,6 +211,7 @@ CHECKS = (
     ),
     Check(
         name="memory-crowd",
+        ways=TOGETHER,
         title="Processes of one slice that allocate at the same moment stay below the limit together",
         measure=_memory_crowd,
         unit="%",
@@ -211,7 +219,7 @@ CHECKS = (
     ),
     Check(
         name="memory-neighbours",
-        ways=ANY_WAY,
+        ways=MEMORY_WAYS,
         title="Two slices get their limits at the same time",
         measure=_memory_neighbours,
         unit="%",
@@ -219,6 +227,7 @@ CHECKS = (
     ),
     Check(
         name="memory-after-kill",
+        ways=TOGETHER,
         title="Memory of a killed process is free for the next one",
         measure=_memory_after_kill,
         unit="%",
@@ -226,6 +235,7 @@ CHECKS = (
     ),
     Check(
         name="memory-resize",
+        ways=TOGETHER,
         title="Time until a raised limit can be used by a running process",
         measure=_memory_resize,
         unit="ms",

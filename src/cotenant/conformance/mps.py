@@ -79,10 +79,10 @@ def _threads(bench: Bench, way: Way) -> Finding:
     """The throughput of several clients with equal parts of the threads, of that of one without limits."""
     series = []
     for count in CROWDS:
-        place = Slice(way=way, compute_percent=100 // count)
+        place, alone = Slice(way=way, compute_percent=100 // count), bench.alone_ms()
         with bench.runner.together([place] * count, "spin", bench.effort.launches, bench.rounds) as clients:
             times = [float(client.result()["device_ms"]) for client in clients]
-        series.append((count, 100 * sum(bench.alone_ms / one for one in times)))
+        series.append((count, 100 * sum(alone / one for one in times)))
     said = ", ".join(f"{count} with {100 // count} %: {percent:.0f} %" for count, percent in series)
     return series[-1][1], None, said
 

@@ -22,6 +22,8 @@ class Way(StrEnum):
     """the vGPU library, also in place of the driver's"""
     MPS = "mps"
     """NVIDIA's Multi-Process Service"""
+    DRIVER = "driver"
+    """MPS, and the driver limits the memory of a cgroup"""
 
 
 BY_LIBRARY = (Way.PRELOAD, Way.STRICT)

@@ -3,23 +3,30 @@
 """Runs clients in slices: one alone, or several that start at the same moment."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 from cotenant.conformance.client import READY
 from cotenant.conformance.report import Way
+from cotenant.core.units import MIB_BYTES
+from cotenant.errors import DeviceError
+from cotenant.node.containment import Containment
 from cotenant.node.mps_daemon import PIPE
+from cotenant.node.partitions import Partitions
 
 MOST_WORDS = 300
 """characters of what a client wrote to standard error"""
+MOST_TASKS = 4096
+"""processes and threads of a client in a cgroup"""
 
 
 class ClientError(Exception):
@@ -38,7 +45,7 @@ class Slice:
         """The beginning of a command that runs in this slice; `mps` is the folder of the MPS control daemon."""
         if self.way is Way.NONE:
             return []
-        if self.way is Way.MPS:
+        if self.way in (Way.MPS, Way.DRIVER):
             return ["env", *(f"{name}={value}" for name, value in self._mps_variables(mps).items())]
         words = [sys.executable, "-P", "-m", "cotenant", "run", "--gpu", gpu, "--policy", "always"]
         # The memory of the driver's contexts depends on the GPU: it would blur what a limit holds.
@@ -51,7 +58,7 @@ class Slice:
         env = {PIPE: str(mps)}
         if self.compute_percent is not None:
             env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(self.compute_percent)
-        if self.memory_mib is not None:
+        if self.memory_mib is not None and self.way is Way.MPS:
             env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={self.memory_mib}M"
         return env
 
@@ -59,8 +66,10 @@ class Slice:
 class Client:
     """A running client. Leaving its context ends it, with all that it has started."""
 
-    def __init__(self, command: Sequence[str], gpu: str, timeout_s: float) -> None:
+    def __init__(self, command: Sequence[str], gpu: str, timeout_s: float, group: "Group | None" = None) -> None:
         pipe, self._timeout_s = subprocess.PIPE, timeout_s
+        self.group = group
+        """its cgroup, on which the driver has a limit"""
         env = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
         self._child = subprocess.Popen(
             command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", process_group=0
@@ -73,6 +82,8 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self._child.communicate()
+        if self.group is not None:
+            self.group.remove()
 
     def kill(self) -> None:
         if self._child.poll() is None:  # else its process ID may be that of another program
@@ -91,6 +102,7 @@ class Client:
                 self._said += line
         finally:
             watchdog.cancel()
+        self.result()  # says what is wrong if the client has said it
         raise self._error()
 
     def start(self) -> None:
@@ -124,6 +136,22 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """The cgroup of a client whose memory the driver limits."""
+
+    name: str
+    path: Path
+    groups: Containment
+
+    def command(self) -> list[str]:
+        """The beginning of a command that runs in this cgroup."""
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.path / "cgroup.procs")]
+
+    def remove(self) -> None:
+        self.groups.remove(self.name)
+
+
+@dataclass(frozen=True, slots=True)
 class Runner:
     """Runs clients on one GPU."""
 
@@ -132,10 +160,34 @@ class Runner:
     timeout_s: float = 120.0
     mps: Path | None = None
     """folder of its MPS control daemon; None: there is none"""
+    partitions: Partitions | None = None
+    """limits of the driver on memory; None: it has none"""
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def client(self, place: Slice, program: str, *numbers: int) -> Client:
         words = [sys.executable, "-P", "-m", "cotenant.conformance.client", program, *map(str, numbers)]
-        return Client([*place.command(self.gpu, self.mps), *words], self.gpu, self.timeout_s)
+        group = self._group(place)
+        joined = [] if group is None else group.command()
+        return Client([*joined, *place.command(self.gpu, self.mps), *words], self.gpu, self.timeout_s, group)
+
+    def limit(self, client: Client, memory_mib: int) -> None:
+        """Changes the limit of the driver on a client that runs; ClientError if it cannot."""
+        if self.partitions is None or client.group is None:
+            raise ClientError("the driver does not limit this client")
+        try:
+            self.partitions.limits.set(self.gpu, client.group.path, memory_mib * MIB_BYTES)
+        except DeviceError as error:
+            raise ClientError(str(error)) from None
+
+    def _group(self, place: Slice) -> Group | None:
+        if place.way is not Way.DRIVER or self.partitions is None:
+            return None
+        name, limit = f"client-{next(self._numbers)}", place.memory_mib
+        try:
+            path = self.partitions.create(name, MOST_TASKS, self.gpu, None if limit is None else limit * MIB_BYTES)
+        except DeviceError as error:
+            raise ClientError(str(error)) from None
+        return Group(name, path, self.partitions.groups)
 
     def run(self, place: Slice, program: str, *numbers: int) -> dict[str, Any]:
         """The result of a client that runs alone; ClientError if it has none."""
