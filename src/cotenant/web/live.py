@@ -68,26 +68,21 @@ class Board:
         self.watchers = 0
         self.used = time.monotonic()
         self.title = ""
+        self.html: dict[str, Markup] = {}
+        """pieces by key"""
+        self.lists: dict[str, tuple[str, ...]] = {}
         self._values: dict[str, Piece] = {}
-        self._pieces: dict[str, tuple[int, Markup]] = {}
-        self._lists: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._changed_at: dict[str, int] = {}
+        """the revision in which each piece changed last; below, each list"""
+        self._lists_changed_at: dict[str, int] = {}
 
     @property
     def id(self) -> str:
         return f"{self.epoch}.{self.revision}"
 
-    @property
-    def html(self) -> dict[str, Markup]:
-        return {key: html for key, (_, html) in self._pieces.items()}
-
-    @property
-    def lists(self) -> dict[str, tuple[str, ...]]:
-        return {name: keys for name, (_, keys) in self._lists.items()}
-
     def tiles_of(self, node: str) -> list[Markup]:
         """The tiles that belong into the row of a node, by the row's key."""
-        _, keys = self._lists[f"gpus-of-{node.removeprefix('node/')}"]
-        return [self._pieces[key][1] for key in keys]
+        return [self.html[key] for key in self.lists[f"gpus-of-{node.removeprefix('node/')}"]]
 
     async def update(self, overview: Overview) -> None:
         """Renders what differs from the last time."""
@@ -97,13 +92,13 @@ class Board:
         for key, piece in now.pieces.items():
             if self._values.get(key) != piece:
                 html = self._render(piece)
-                if key not in self._pieces or self._pieces[key][1] != html:
-                    self._pieces[key], changed = (following, html), True
+                if self.html.get(key) != html:
+                    self.html[key], self._changed_at[key], changed = html, following, True
         for name, keys in now.lists.items():
-            if name not in self._lists or self._lists[name][1] != keys:
-                self._lists[name], changed = (following, keys), True
+            if self.lists.get(name) != keys:
+                self.lists[name], self._lists_changed_at[name], changed = keys, following, True
         for key in self._values.keys() - now.pieces.keys():
-            del self._pieces[key]
+            del self.html[key], self._changed_at[key]
         self._values = dict(now.pieces)
         if changed:
             self.revision = following
@@ -121,8 +116,8 @@ class Board:
             "all": not known,
             "now": time.time(),
             "version": __version__,
-            "pieces": {key: str(html) for key, (revision, html) in self._pieces.items() if revision > after},
-            "lists": {name: keys for name, (revision, keys) in self._lists.items() if revision > after},
+            "pieces": {key: str(self.html[key]) for key, revision in self._changed_at.items() if revision > after},
+            "lists": {name: self.lists[name] for name, revision in self._lists_changed_at.items() if revision > after},
         }
         return b"id: %s\ndata: %s\n\n" % (self.id.encode(), msgspec.json.encode(update))
 

@@ -34,7 +34,7 @@
   }
   function watchAges(within) {
     for (const one of within.querySelectorAll("time[data-at]")) {
-      writeAge(one, Date.now() / 1000 + offset);
+      if (within !== document || !visible) writeAge(one, Date.now() / 1000 + offset); // of thousands, only the visible ones
       if (visible) visible.observe(one); else seen.add(one);
     }
   }
