@@ -98,10 +98,26 @@ def test_actions_need_a_link_that_allows_them_and_are_recorded(pages_daemon: Dae
     assert actor.act("cordon", "elsewhere/1")[0] == 400
     assert actor.act("cordon", f"{node}/17")[0] == 404
     assert actor.act("cancel", "j-999999")[0] == 404
-    assert actor.act("hold", job.id)[0] == 403
+    until(lambda: pages_daemon.job(job.id).state == "running")
+    assert actor.act("hold", job.id)[0] == 400
     assert actor.act("cancel", job.id)[0] == 200
     until(lambda: pages_daemon.job(job.id).state == "cancelled")
-    assert "cancelled it on the pages" in actor.page(f"/jobs/{job.id}")
+    assert "on the pages: cancel" in actor.page(f"/jobs/{job.id}")
+
+
+def test_a_waiting_job_is_held_and_released_on_the_pages(pages_daemon: Daemon) -> None:
+    actor = Reader(pages_daemon, act=True)
+    blocker = pages_daemon.submit("sleep", "60", name="blocker", gpus=2, memory=None)
+    job = pages_daemon.submit("sleep", "60", name="patient", gpus=2, memory=None)
+    assert Reader(pages_daemon).act("hold", job.id)[0] == 403
+    assert actor.act("hold", job.id)[0] == 200
+    until(lambda: 'data-verb="release"' in actor.page("/queue"))
+    assert actor.act("cancel", blocker.id)[0] == 200
+    until(lambda: pages_daemon.job(blocker.id).state == "cancelled")
+    assert pages_daemon.job(job.id).state == "queued"
+    assert actor.act("release", job.id)[0] == 200
+    until(lambda: pages_daemon.job(job.id).state == "running")
+    assert actor.act("cancel", job.id)[0] == 200
 
 
 def test_a_daemon_without_pages_says_how_to_get_them() -> None:

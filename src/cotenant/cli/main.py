@@ -39,6 +39,8 @@ SECTIONS = {
         "whatif": ("whatif", "Shows where a job would go, and who would slow down."),
         "decisions": ("decisions", "Downloads what was decided, to replay it."),
         "cancel": ("jobs", "Stops running jobs, or removes queued ones."),
+        "hold": ("hold", "Keeps queued jobs from starting."),
+        "release": ("hold", "Lets held jobs start again."),
         "retry": ("jobs", "Runs a job again after it has ended."),
         "profile": ("profile", "Measures a command while it runs alone on a GPU."),
         "profiles": ("profile", "Lists, shows, exports, imports and removes profiles."),

@@ -110,6 +110,14 @@ async def cancel(engine: Engine, request: Request) -> Response:
     return json_response(engine.cancel(request.path_params["job"]))
 
 
+async def hold(engine: Engine, request: Request) -> Response:
+    return json_response(engine.hold(request.path_params["job"]))
+
+
+async def release(engine: Engine, request: Request) -> Response:
+    return json_response(engine.release(request.path_params["job"]))
+
+
 async def retry(engine: Engine, request: Request) -> Response:
     return json_response(engine.retry(request.path_params["job"]))
 
@@ -331,6 +339,8 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/v1/jobs/{job}", "Show one job, by id or name", show, JobView),
     Endpoint("POST", "/v1/jobs/{job}/cancel", "Cancel a job", cancel, JobView),
+    Endpoint("POST", "/v1/jobs/{job}/hold", "Keep a queued job from starting", hold, JobView),
+    Endpoint("POST", "/v1/jobs/{job}/release", "Let a held job start", release, JobView),
     Endpoint("POST", "/v1/jobs/{job}/retry", "Run a job again that has ended", retry, JobView),
     Endpoint("GET", "/v1/jobs/{job}/why", "Explain why a job waits, is where it is, or ended", why, dict[str, Any]),
     Endpoint(

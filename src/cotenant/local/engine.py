@@ -31,6 +31,7 @@ from cotenant.local.decision_log import DecisionLog
 from cotenant.local.devices import Devices
 from cotenant.local.events import Events, log_error
 from cotenant.local.grants import JobGrants
+from cotenant.local.holds import Holds
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.journal import JournalError
 from cotenant.local.launching import Launcher
@@ -99,6 +100,7 @@ class Engine:
         self._admission = Admission(self._learner, self.profiles, machine, resources.isolation)
         self._queue = JobQueue(self._learner.policy)
         self._backoff = Backoff()
+        self._holds = Holds(journal)
         self._launcher = Launcher(resources)
         self._grants = JobGrants(resources.slices, self._devices)
         self._runs = Runs(resources.jobs)
@@ -131,6 +133,7 @@ class Engine:
             self._admission,
             self._queue,
             self._backoff,
+            self._holds,
             self._launcher,
             self._runs,
             self._tenants,
@@ -247,10 +250,33 @@ class Engine:
             asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, self._wake.set)
         if record.state in ACTIVE:
             self._signal(record)
-        elif not self._backoff.end(record.id) and self.queries.set_aside.pop(record.id, None) is None:
-            self._queue.remove(record.id)
-            self._wake.set()  # other jobs may have waited for it
+        elif self.queries.set_aside.pop(record.id, None) is None and not self._holds.forget(record.id):
+            self._leave_queue(record.id)
         return self.queries.job(record.id)
+
+    def hold(self, name: str) -> JobView:
+        """Keeps a queued job from starting until it is released, also after a restart of the daemon."""
+        record = self.queries.find(name)
+        if record.id not in self._holds:
+            if record.id in self.queries.set_aside:
+                raise InputError(f"{record.id} does not start in any case: {self.queries.job(record.id).reason}")
+            self._holds.add(record)
+            self._leave_queue(record.id)
+            self.events.record("held", record.id, "held in the queue until it is released")
+        return self.queries.job(record.id)
+
+    def release(self, name: str) -> JobView:
+        """Lets a held job start again, in its old position of the queue."""
+        record = self.queries.find(name)
+        self._holds.remove(record)
+        self._enqueue_record(record)
+        self.events.record("released", record.id, "released: it can start again")
+        return self.queries.job(record.id)
+
+    def _leave_queue(self, job: str) -> None:
+        if not self._backoff.end(job):
+            self._queue.remove(job)
+            self._wake.set()  # other jobs may have waited for it
 
     def retry(self, name: str) -> JobView:
         """Runs a job that has ended once more: the same job and a new attempt, with all of its retries again."""
@@ -259,6 +285,7 @@ class Engine:
             raise InputError(f"{record.id} is {record.state}; only a job that has ended can be run again")
         self._record_late_cancels()
         self._unrecorded.remove(record.id)
+        self._holds.forget(record.id)
         problem = unreadable(record._replace(slot=None))
         if problem is not None:
             raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
@@ -344,6 +371,7 @@ class Engine:
         for record in active:
             self._adopt(record)
         self._decisions.began(self._tenants.cluster)
+        self._holds.recover()
         for record in self._journal.queued_in_order():
             if record.id not in self._queue.jobs:  # `_adopt` has queued those again whose run ended meanwhile
                 self._enqueue_record(record)
@@ -627,7 +655,7 @@ class Engine:
     def _enqueue_record(self, record: JobRecord) -> None:
         """Without the fields that this version cannot read, a job might run with too few limits: it is set aside."""
         problem = unreadable(record)
-        if record.id in self._unrecorded:
+        if record.id in self._unrecorded or record.id in self._holds:
             return
         if problem is None:
             self._enqueue(self.queries.core_job(record), request_of(record))

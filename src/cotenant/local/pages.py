@@ -24,7 +24,8 @@ class Pages(Protocol):
     def app(self) -> ASGIApp: ...
 
     def link(self, *, act: bool) -> str:
-        """An address that signs a browser in, once; with `act` the pages can also cancel jobs and cordon GPUs."""
+        """An address that signs a browser in, once; with `act` the pages can also cancel and hold jobs and cordon
+        GPUs."""
 
 
 MakePages = Callable[["Engine", Path, str], Pages]

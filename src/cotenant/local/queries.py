@@ -32,6 +32,7 @@ from cotenant.local.devices import Devices
 from cotenant.local.events import Event
 from cotenant.local.foresight import Foresight
 from cotenant.local.grants import JobGrants
+from cotenant.local.holds import Holds
 from cotenant.local.isolation import rung_of
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.job_slices import NO_FAULTS, SliceFaults
@@ -101,6 +102,7 @@ class Queries:
         admission: Admission,
         queue: JobQueue,
         backoff: Backoff,
+        holds: Holds,
         launcher: Launcher,
         runs: Runs,
         tenants: Tenants,
@@ -113,7 +115,7 @@ class Queries:
         self._learner, self._admission, self._queue = learner, admission, queue
         self._launcher, self._runs, self._tenants = launcher, runs, tenants
         self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
-        self._grants, self._backoff = grants, backoff
+        self._grants, self._backoff, self._holds = grants, backoff, holds
         self.foresight = Foresight(learner, admission, queue, tenants, time.time)
         self.set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
@@ -332,7 +334,8 @@ class Queries:
     def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
         job = self._queue.jobs.get(record.id)
         reason = self._runs.delayed.get(record.id)
-        reason = self._backoff.waiting.get(record.id, reason)
+        held = record.id in self._holds
+        reason = self._holds.reason(record.id) or self._backoff.waiting.get(record.id, reason)
         if record.id in self.set_aside:
             problem = self.set_aside[record.id]
             reason = f"set aside: its request cannot be read: {problem}; use the version that stored it, or cancel it"
@@ -347,6 +350,7 @@ class Queries:
             predicted=self._interference.predicted(record.id),
             slo_violations=self._interference.violations(record.id),
             grants=self._grants.views(record.id),
+            held=held,
             granted=lambda wish, gpus: self._rung(record.id, wish, gpus),
         )
 

@@ -46,6 +46,7 @@ def job_view(
     predicted: float | None = None,
     slo_violations: int = 0,
     grants: tuple[GrantView, ...] = (),
+    held: bool = False,
     granted: Callable[[Rung | None, int], str | None] = lambda wish, gpus: None,
 ) -> JobView:
     """A job as the journal stores it, with what is measured now."""
@@ -75,6 +76,7 @@ def job_view(
         memory_used_mib=usage.memory_mib,
         utilisation=usage.utilisation,
         grants=grants,
+        held=held,
     )
 
 
@@ -150,6 +152,7 @@ def explain(view: JobView, job: Job, placement: Placement | None, waiting: "Wait
     return {
         "job": view.id,
         "state": view.state,
+        "held": view.held,
         "placed_on": None if placement is None else list(placement.slot.gpus),
         "reason": view.reason,
         "fits": [{"gpus": list(fit.slot.gpus), "score": list(fit.score)} for fit in ranking.fits],

@@ -47,8 +47,9 @@ TAIL_LINES = 300
 MOST_PIECE = 128 * 1024
 """bytes of output that are sent at a time; if there is more, the rest is skipped"""
 FOLLOW_EVERY_S = 0.3
-VERBS = frozenset({Verb.CANCEL, Verb.CORDON, Verb.UNCORDON})
+VERBS = frozenset(Verb)
 """what this engine can do"""
+OF_JOBS = {Verb.CANCEL: "is cancelled", Verb.HOLD: "is held", Verb.RELEASE: "can start again"}
 
 
 class LocalSource:
@@ -200,10 +201,12 @@ class LocalSource:
         if action.verb not in VERBS & viewer.verbs:
             raise ForbiddenError(f"{viewer.name} may not {action.verb} this")
         try:
-            if action.verb is Verb.CANCEL:
-                job = self._engine.cancel(action.target)
-                self._engine.events.record("asked", job.id, f"{viewer.name} cancelled it on the pages")
-                return f"{job.name} ({job.id}) is cancelled"
+            if action.verb in OF_JOBS:
+                engine = self._engine
+                does = {Verb.CANCEL: engine.cancel, Verb.HOLD: engine.hold, Verb.RELEASE: engine.release}
+                job = does[action.verb](action.target)
+                engine.events.record("asked", job.id, f"{viewer.name} on the pages: {action.verb}")
+                return f"{job.name} ({job.id}) {OF_JOBS[action.verb]}"
             host, _, index = action.target.rpartition("/")
             if host != self._host:
                 raise InputError(f"{action.target[:60]}: expected a GPU of {self._host}")

@@ -35,7 +35,7 @@ MOST_NEIGHBOURS = 50
 
 
 def row_of(job: JobView, *, user: str, node: str, limit: MiB | None) -> JobRow:
-    state = STATES.get(job.state, State.ENDED)
+    state = State.HELD if job.held else STATES.get(job.state, State.ENDED)
     ending = described_state(job) if state is State.ENDED else None
     return JobRow(
         id=job.id,

@@ -128,6 +128,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """percent of its GPUs' time that it used, at the last measurement; null: not known"""
     grants: tuple[GrantView, ...] = ()
     """on each of its GPUs, if its limits are above its requests"""
+    held: bool = False
+    """whether it stays queued until it is released"""
     request: JobRequest | None = None
     enforcement: tuple[str, ...] = ()
     faults: dict[str, int] = {}
@@ -250,7 +252,7 @@ class WebLink(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     act: bool
-    """whether the session can cancel jobs and cordon GPUs"""
+    """whether the session can cancel and hold jobs and cordon GPUs"""
 
 
 class PrunedJob(msgspec.Struct, frozen=True, kw_only=True):
