@@ -48,7 +48,8 @@ RUN_AGENT = """
 import sys
 from pathlib import Path
 from cotenant.kube.agent.allocating import HostPlaces, at
-from cotenant.kube.agent.process import AgentOptions, serve
+from cotenant.kube.agent.options import AgentOptions
+from cotenant.kube.agent.process import serve
 folder, passing, node, gpus = Path(sys.argv[1]), *sys.argv[2:]
 host = HostPlaces(lasting=at(folder / "l"), passing=at(passing), kubelet=folder / "k", cdi=folder / "c")
 serve(AgentOptions(node=node, host=host, kubeconfig=folder / "config", simulate=int(gpus), gpu_memory="40GiB"))

@@ -178,7 +178,8 @@ def web(listen: str, **options: Any) -> None:
 )
 def agent(**options: Any) -> None:
     """Runs the agent of one node: publishes its GPUs, and gives containers the slices that were assigned to them."""
-    from cotenant.kube.agent.process import AgentOptions, serve
+    from cotenant.kube.agent.options import AgentOptions
+    from cotenant.kube.agent.process import serve
 
     serve(AgentOptions(**options))
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cotenant.core.isolation import (
-    PARTITIONING_SINCE,
     Fallback,
     Granted,
     Offer,
@@ -21,11 +20,12 @@ from cotenant.core.isolation import (
     rungs_of,
     uses_mps,
 )
-from cotenant.core.model import Gpu, Machine
+from cotenant.core.model import Machine
 from cotenant.errors import DeviceError, InputError
 from cotenant.node.devices.compute_modes import ComputeModes
 from cotenant.node.mps import Mps
 from cotenant.node.mps_daemon import CONTROL
+from cotenant.node.offers import Offers
 from cotenant.node.partitions import Partitions
 from cotenant.wire.local import JobRequest, demand_of
 
@@ -64,12 +64,11 @@ class JobIsolation:
         root: Path,
         owner: str,
     ) -> None:
-        self._settings, self._modes, self._preload = settings, modes, preload
+        self._settings = settings
         self.partitions = partitions
         """limits of the driver on the memory of jobs; None: this engine sets none"""
         found = shutil.which(CONTROL)
-        self._has_mps = found is not None
-        self._known: dict[str, Offer] = {}
+        self._found = Offers(modes, preload=preload, mps=lambda: found is not None, partitions=partitions)
         self._only = _by_uuid(settings.gpus, machine)
         self._offers: list[Offer] = []
         # Also without the command: what another version of this daemon left behind must be cleaned up.
@@ -78,7 +77,7 @@ class JobIsolation:
 
     def of_machine(self, machine: Machine) -> Machine:
         """The machine with the rungs of each GPU; those whose MPS is closed are not healthy."""
-        self._offers = [self._offer(gpu) for gpu in machine.gpus]
+        self._offers = [self._found.of(gpu, self._only.get(gpu.uuid)) for gpu in machine.gpus]
         for gpu in machine.gpus:
             self.mps.know(gpu.uuid, gpu.memory)
         ending, closed = self.mps.ending(), self.mps.closed
@@ -124,32 +123,9 @@ class JobIsolation:
 
     def remarks(self, uuid: str) -> list[str]:
         """Sentences on what MPS does not enforce on a GPU."""
-        offer, note = self._known.get(uuid), self.mps.notes.get(uuid)
+        offer, note = self._found.known(uuid), self.mps.notes.get(uuid)
         limits = offer is None or mps_limits_clients(offer.capability)
         return [*([] if limits else [UNLIMITED]), *([] if note is None else [f"GPU: {note}"])]
-
-    def _offer(self, gpu: Gpu) -> Offer:
-        """What a GPU has; asked until it has answered once."""
-        known = self._known.get(gpu.uuid)
-        if known is not None:
-            return known
-        facts = self._modes.facts(gpu.uuid)
-        tried = self.partitions is not None and facts.cuda is not None and facts.cuda >= PARTITIONING_SINCE
-        failure = self.partitions.obstacle(gpu.uuid) if tried and self.partitions is not None else Offer().failure
-        offer = Offer(
-            capability=facts.capability,
-            cuda=facts.cuda,
-            partitioning=failure is None,
-            failure=failure or "",
-            mps=self._has_mps,
-            preload=self._preload,
-            mig=facts.mig,
-            instance=gpu.mig is not None,
-            only=self._only.get(gpu.uuid),
-        )
-        if facts.capability is not None:
-            self._known[gpu.uuid] = offer
-        return offer
 
 
 def rung_of(isolation: JobIsolation | None, wish: Rung | None, gpus: int) -> Rung | None:

@@ -19,8 +19,9 @@ from cotenant.core.model import ContainerKind, Machine
 from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces, at, slice_name
+from cotenant.kube.agent.options import AgentOptions, Intervals, find_gpus_of
 from cotenant.kube.agent.orphans import Timing
-from cotenant.kube.agent.process import Agent, AgentOptions, Intervals, find_gpus_of, serve
+from cotenant.kube.agent.process import Agent, serve
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.assignment import Held, Record, Share, encode_record
 from cotenant.kube.codec.inventory import AWAY, Orphans, machine_of, orphans_of
@@ -325,7 +326,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from cotenant.kube.agent.allocating import HostPlaces, at
-from cotenant.kube.agent.process import AgentOptions, serve
+from cotenant.kube.agent.options import AgentOptions
+from cotenant.kube.agent.process import serve
 folder = Path(sys.argv[1])
 host = HostPlaces(lasting=at(folder / "l"), passing=at(folder / "p"), kubelet=folder / "k", cdi=folder / "c")
 remove = "remove" in sys.argv

@@ -10,14 +10,13 @@ the supervisor cleans up and the GPU is open again.
 import asyncio
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
-from cotenant.core.isolation import BY_MPS, Offer
-from cotenant.core.model import Gpu, Machine
+from cotenant.core.isolation import BY_MPS
+from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import Folder
 from cotenant.kube.agent.jobs import PROC, container_of, is_alive, pod_of
@@ -27,7 +26,6 @@ from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record, Share, valid_record
 from cotenant.kube.codec.inventory import ClosedGpu
 from cotenant.node.devices.backend import GpuUsage
-from cotenant.node.devices.compute_modes import ComputeModes
 from cotenant.node.launch import percent_of
 from cotenant.node.mps import LOOK_EVERY_S
 
@@ -223,25 +221,3 @@ def edits_of(share: Share, folder: Path) -> dict[str, list[Any]]:
             {"hostPath": shm, "containerPath": "/dev/shm", "options": ["rw", *options]},
         ],
     }
-
-
-class Offers:
-    """What decides which rungs the GPUs of a node have. The driver is asked about a GPU until it has answered once."""
-
-    def __init__(self, modes: ComputeModes, *, preload: bool, mps: Callable[[], bool]) -> None:
-        self._modes, self._preload, self._mps = modes, preload, mps
-        self._known: dict[str, Offer] = {}
-
-    def of_machine(self, machine: Machine) -> Machine:
-        """The machine with the offer of each GPU."""
-        return replace(machine, gpus=tuple(replace(gpu, offer=self._offer(gpu)) for gpu in machine.gpus))
-
-    def _offer(self, gpu: Gpu) -> Offer:
-        offer = self._known.get(gpu.uuid)
-        if offer is None:
-            facts = self._modes.facts(gpu.card or gpu.uuid)
-            offer = Offer(capability=facts.capability, cuda=facts.cuda, preload=self._preload)
-            if facts.capability is not None:
-                self._known[gpu.uuid] = offer
-        only = None if gpu.offer is None else gpu.offer.only
-        return replace(offer, mps=self._mps(), only=only, instance=gpu.card is not None)

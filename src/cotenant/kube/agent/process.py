@@ -9,38 +9,35 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from cotenant import __version__
 from cotenant.core.model import Machine
-from cotenant.core.units import MIB_BYTES, MiB, format_memory, parse_memory
-from cotenant.errors import CotenantError, DeviceError, InputError
-from cotenant.kube.agent.allocating import HostPlaces
+from cotenant.core.units import MIB_BYTES, MiB, format_memory
+from cotenant.errors import InputError
+from cotenant.kube.agent.comparing import Comparison
 from cotenant.kube.agent.grants import PodGrants
 from cotenant.kube.agent.jobs import Jobs
-from cotenant.kube.agent.latency import Servers, Windows
+from cotenant.kube.agent.latency import Servers
+from cotenant.kube.agent.looking import NodeGpus, unhealthy
 from cotenant.kube.agent.members import SliceMembers
 from cotenant.kube.agent.metrics import AgentMetrics
-from cotenant.kube.agent.mps import NodeMps, Offers
-from cotenant.kube.agent.orphans import NodePods, Timing
+from cotenant.kube.agent.mps import NodeMps
+from cotenant.kube.agent.options import AgentOptions, Intervals, checked_memory, find_gpus_of
+from cotenant.kube.agent.orphans import NodePods
 from cotenant.kube.agent.plugin import Plugins, count_resources
-from cotenant.kube.agent.pod_usage import PodMemory, beyond_assignment, memory_of_pods
-from cotenant.kube.agent.podresources import Drift, PodKey, drift
-from cotenant.kube.agent.profiles import OwnProfiles, WritePace
-from cotenant.kube.agent.publishing import PATCHES_S, OwnNode, take_back
+from cotenant.kube.agent.pod_usage import beyond_assignment
+from cotenant.kube.agent.profiles import OwnProfiles
+from cotenant.kube.agent.publishing import OwnNode, take_back
 from cotenant.kube.agent.regions import is_bounded, mount_regions
 from cotenant.kube.agent.reporting import (
-    USE_S,
     UsageReport,
     annotations_for,
     host_memory_note,
     scaling_note,
-    shared_machine,
 )
 from cotenant.kube.agent.totals import NodeTotals
 from cotenant.kube.agent.training import Training
@@ -48,19 +45,13 @@ from cotenant.kube.api.access import Access, find_access
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.metrics import count_request
-from cotenant.kube.api.objects import Pod
-from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.agent_report import REPORT, nvidia_driver, report_for
-from cotenant.kube.codec.assignment import Record, valid_record
 from cotenant.kube.codec.inventory import AWAY, CLOSED, GRANTS, ORPHANS, SERVERS, USED, ClosedGpu, closed_for
 from cotenant.kube.settings import KubeSettings, MetricsPart, read_settings
 from cotenant.node.agent import JobEvent
-from cotenant.node.devices.backend import Backend, GpuUsage
-from cotenant.node.devices.finding import find_gpus
+from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.nvml import NvmlBackend
-from cotenant.node.devices.simulated import SimulatedBackend
-from cotenant.node.devices.vendors import Vendor, vendor_of_type
-from cotenant.node.preload import find_library
+from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import counted
 
 NOT_WATCHED = "kubelet and the agent's device plugin have not found each other"
@@ -71,59 +62,6 @@ RECORDS = "pods"
 """Folder of the records of pods."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    """What an agent is started with."""
-
-    node: str
-    settings: Path | None = None
-    kubeconfig: Path | None = None
-    """None: that of the environment, or of the pod that the agent runs in."""
-    vendor: str | None = None
-    """Whose GPUs are handed out; None: those of the first vendor in the table whose driver answers."""
-    simulate: int | None = None
-    """Number of GPUs to simulate instead of real ones."""
-    gpu_memory: str | None = None
-    """Memory of each simulated GPU, such as 16GiB."""
-    gpu_type: str | None = None
-    """Type of the simulated GPUs. Its name also says whose GPUs they stand for: MLU370 is Cambricon's."""
-    strict: bool = False
-    mps: bool = False
-    """Whether pods may be clients of MPS, whose control daemons the MPS supervisor of the node starts."""
-    remove: bool = False
-    """Remove what an agent has written on this node, and end."""
-    mount_regions: bool = False
-    """Mount the file system for usage regions on this node, and end."""
-    host: HostPlaces = HostPlaces()  # noqa: RUF009 -- frozen
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intervals:
-    """Times in seconds."""
-
-    looks_s: float = 2.0
-    """Between two looks at the GPUs and at their processes."""
-    use_s: float = USE_S
-    """Between two looks at how much memory is in use."""
-    hung_s: float = 15.0
-    """If a driver has not answered for so long, no GPU counts as healthy."""
-    compare_s: float = 60.0
-    """Between two comparisons of kubelet's list with the records."""
-    retry_s: float = 10.0
-    """Between two searches for GPUs, while there are none."""
-    leave_s: float = 6.0
-    """At most, until the API server has taken that the agent leaves."""
-    started_s: float = 2.0
-    """After that, for kubelet to start pods that are already bound."""
-    patches_s: float = PATCHES_S
-    observe_s: float | None = None
-    """How long pods are measured before their speeds count; None: as on one machine."""
-    profiles: WritePace = WritePace()  # noqa: RUF009 -- frozen
-    pace: Pace = Pace()  # noqa: RUF009 -- frozen
-    orphans: Timing = Timing()  # noqa: RUF009 -- frozen
-    windows: Windows = Windows()  # noqa: RUF009 -- frozen
-
-
 def serve(options: AgentOptions) -> None:
     """Runs the agent of a node until SIGTERM or SIGINT; InputError if the options are wrong."""
     if options.mount_regions:
@@ -132,7 +70,7 @@ def serve(options: AgentOptions) -> None:
         return
     settings = read_settings(options.settings, check_queue=False)
     access = find_access(os.environ, options.kubeconfig)
-    _checked_memory(options)
+    checked_memory(options)
     if options.remove:
         asyncio.run(_remove(options, access))
     else:
@@ -189,17 +127,15 @@ class Agent:
     ) -> None:
         self.error_log, self._proc, self._driver = ErrorLog(say), proc, nvidia_driver(proc)
         self._options, self._settings, self._codec = options, settings, settings.codec()
-        self._say, self._intervals, self._find = say, intervals, find or find_gpus_of
+        self._say, self._intervals = say, intervals
         self._machine = Machine(name=options.node, gpus=())
-        self._look: asyncio.Future[Machine] | None = None
         self._usage = UsageReport(lambda text: self._node.want({USED: text}), intervals.use_s)
+        self._gpus = NodeGpus(options, settings, self._usage, self.error_log, intervals, find or find_gpus_of)
         self._changed = asyncio.Event()
         """Something that is published may have changed: the GPUs, a pod, or whether kubelet watches."""
         self._grants: PodGrants | None = None
         """None: the GPUs were not found yet."""
         self._leaving = False
-        self._drifting = 0
-        """Pods with another number of devices than their assignment says, at the last look."""
         self._client = Client(access, agent="cotenant-agent")
         self._node = OwnNode(
             self._client,
@@ -218,6 +154,9 @@ class Agent:
             pace=intervals.pace,
             timing=intervals.orphans,
             proc=proc,
+        )
+        self._comparison = Comparison(
+            self._pods.pods, lambda: self._usage.latest, self.error_log, intervals.compare_s, proc
         )
         self._profiles = OwnProfiles(
             self._client,
@@ -250,13 +189,12 @@ class Agent:
             training=self.training,
             servers=self.servers,
             errors=self.error_log.counts,
-            drifting=lambda: self._drifting,
+            drifting=lambda: self._comparison.drifting,
             hami=settings.metrics.hami,
             proc=proc,
         )
         self._client.answered.subscribe(partial(count_request, self.metrics.counts))
         self.mps: NodeMps | None = None
-        self._offers: Offers | None = None
         self.jobs = Jobs(options.host.agent.seen, self._pods.known, self._handle, proc)
 
     async def run(self) -> None:
@@ -308,13 +246,16 @@ class Agent:
     # The GPUs
 
     async def _serve_gpus(self) -> None:
-        backend = await self._found()
+        backend = await self._gpus.found(
+            lambda why: self._node.want({REPORT: report_for(__version__, self._driver, why)})
+        )
         self._node.want({REPORT: report_for(__version__, self._driver)})
         try:
-            vendor = self._vendor_of(backend)
-            self._prepare_ladder(backend)
+            vendor = self._gpus.vendor_of(backend)
+            self._prepare_mps(backend)
+            self._gpus.prepare_ladder(backend, lambda: self.mps is not None and self.mps.installed)
             found = await asyncio.to_thread(backend.machine)
-            self._machine = self._shared(found, backend)
+            self._machine = self._gpus.shared(found, backend)
             scaling = scaling_note(found, self._options.node, self._settings, vendor)
             if scaling is not None:
                 self._say(f"agent: {scaling}")
@@ -353,7 +294,7 @@ class Agent:
                 if vendor.row.preload:
                     grants.pods_changed()
                     tasks.create_task(grants.run())
-                tasks.create_task(self._compare(plugins))
+                tasks.create_task(self._comparison.run(plugins.listed))
                 tasks.create_task(self._say_when_published(backend))
                 if self.mps is not None:
                     self.mps.follow(self._machine)
@@ -361,11 +302,8 @@ class Agent:
         finally:
             backend.close()
 
-    def _prepare_ladder(self, backend: Backend) -> None:
-        """NVIDIA GPUs have an isolation ladder."""
-        if not isinstance(backend, NvmlBackend):
-            return
-        if self._options.mps:
+    def _prepare_mps(self, backend: Backend) -> None:
+        if self._options.mps and isinstance(backend, NvmlBackend):
             self.mps = NodeMps(
                 self._options.host.mps,
                 self._pods.pods,
@@ -374,8 +312,6 @@ class Agent:
                 self._reporter("MPS"),
                 self._proc,
             )
-        preload = find_library() is not None
-        self._offers = Offers(backend.modes, preload=preload, mps=lambda: self.mps is not None and self.mps.installed)
 
     def _faulty(self) -> dict[str, ClosedGpu]:
         """Why GPUs of the inventory are not healthy."""
@@ -388,38 +324,13 @@ class Agent:
         await self._pods.looked.wait()
         await mps.run()
 
-    async def _found(self) -> Backend:
-        """The GPUs, as soon as their driver answers: the agent may start before the driver."""
-        while True:
-            try:
-                return await asyncio.to_thread(self._find, self._options)
-            except DeviceError as error:
-                self._node.want({REPORT: report_for(__version__, self._driver, str(error))})
-                self.error_log.report("GPUs", f"{error}; trying again every {self._intervals.retry_s:.0f} s")
-            await asyncio.sleep(self._intervals.retry_s)
-
-    def _vendor_of(self, backend: Backend) -> Vendor:
-        """Whose GPUs the cluster sees; simulated ones stand for those of a vendor."""
-        vendor = vendor_of_type(self._options.gpu_type) if backend.vendor is Vendor.SIMULATED else backend.vendor
-        if self._options.strict and vendor.row.cdi_kind is None:
-            raise InputError(f"strict mode hands GPUs out by CDI, and {vendor.row.title} GPUs have no CDI devices")
-        return vendor
-
-    def _shared(self, found: Machine, backend: Backend) -> Machine:
-        simulated = backend.vendor is Vendor.SIMULATED
-        if simulated and self._options.gpu_type is not None:
-            found = replace(found, gpus=tuple(replace(gpu, type=self._options.gpu_type) for gpu in found.gpus))
-        vendor = self._vendor_of(backend)
-        machine = shared_machine(found, self._options.node, self._settings, vendor, simulated=simulated)
-        return machine if self._offers is None else self._offers.of_machine(machine)
-
     async def _keep_looking(self, backend: Backend, plugins: Plugins, members: SliceMembers) -> NoReturn:
         while True:
             await asyncio.sleep(self._intervals.looks_s)
-            machine = await self._looked(backend)
-            self._usage.publish(machine, lambda usage: beyond_assignment(self._memory_of_pods(usage)))
+            machine = await self._gpus.looked(backend, self._machine)
+            self._usage.publish(machine, lambda usage: beyond_assignment(self._comparison.memory_of_pods(usage)))
             if self.training.is_measuring:
-                self.training.set_memory(self._memory_by_pod())
+                self.training.set_memory(self._comparison.memory_by_pod())
             if backend.vendor.row.preload:
                 members.update(self._usage.latest)
             if machine != self._machine:
@@ -439,23 +350,9 @@ class Agent:
             totals = counting.of(self._machine, self._pods.pods())
             away = LEAVING if self._leaving else None if plugins.is_watched() else NOT_WATCHED
             closed = {} if self.mps is None else self.mps.published()
-            told = annotations_for(_unhealthy(self._machine, closed), vendor, self._codec)
+            told = annotations_for(unhealthy(self._machine, closed), vendor, self._codec)
             self._node.want({**told, AWAY: away, CLOSED: closed_for({**closed, **self._faulty()})}, totals)
             await self._changed.wait()
-
-    async def _looked(self, backend: Backend) -> Machine:
-        """The machine with its present health; if the driver hangs, no GPU is healthy."""
-        look = self._look or asyncio.ensure_future(asyncio.to_thread(self._usage.look, backend))
-        done, _ = await asyncio.wait({look}, timeout=self._intervals.hung_s)
-        self._look = None if done else look  # a driver that hangs must not cost a thread for each look
-        if not done:
-            self.error_log.report("GPUs", f"their driver has not answered for {self._intervals.hung_s:.0f} s")
-            return _unhealthy(self._machine)
-        try:
-            return self._shared(look.result(), backend)
-        except CotenantError as error:
-            self.error_log.report("GPUs", str(error))
-            return _unhealthy(self._machine)
 
     async def _say_when_published(self, backend: Backend) -> None:
         host = MiB(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB_BYTES)
@@ -467,74 +364,3 @@ class Agent:
         count = len(self._machine.gpus)
         gpus = counted(count, "GPU")
         self._say(f"agent: node {self._options.node}: {gpus}, {format_memory(memory)}, published")
-
-    # Kubelet's list of devices
-
-    async def _compare(self, plugins: Plugins) -> NoReturn:
-        """Reports drift that is seen twice: kubelet and the API server report a pod at different times."""
-        before: tuple[Drift, ...] = ()
-        while True:
-            self._drifting = len(before)
-            self._report_memory_beyond()
-            await asyncio.sleep(self._intervals.compare_s)
-            try:
-                listed = await plugins.listed()
-            except CotenantError as error:
-                self.error_log.report("kubelet", str(error))
-                continue
-            records = _running_records(self._pods.pods())
-            recorded = {key: record for key, record in records.items() if record is not None}
-            found = tuple(one for one in drift(recorded, listed) if one.pod in records)
-            for one in found:
-                if one in before:
-                    counted = f"{one.listed} devices from kubelet, {one.recorded} GPUs in its record"
-                    self.error_log.report("drift", f"pod {'/'.join(one.pod)}: {counted}")
-            before = found
-
-    def _memory_by_pod(self) -> dict[str, int]:
-        """The MiB that each pod uses, by UID. A pod whose processes the driver does not list uses an unknown amount."""
-        used: Counter[str] = Counter()
-        for one in self._memory_of_pods(self._usage.latest):
-            used[one.uid] += one.used_mib
-        return {uid: mib for uid, mib in used.items() if mib}
-
-    def _memory_of_pods(self, usage: Sequence[GpuUsage]) -> list[PodMemory]:
-        return memory_of_pods(usage, self._pods.pods(), self._proc)
-
-    def _report_memory_beyond(self) -> None:
-        for one in self._memory_of_pods(self._usage.latest):
-            if one.is_beyond:
-                self.error_log.report("memory beyond the assignment", str(one))
-
-
-def find_gpus_of(options: AgentOptions) -> Backend:
-    """Simulated GPUs only if they were requested: a node whose driver failed must not seem to have other GPUs."""
-    if options.simulate is not None:
-        return SimulatedBackend(options.simulate, memory=_checked_memory(options))
-    return find_gpus(None if options.vendor is None else Vendor(options.vendor))
-
-
-def _checked_memory(options: AgentOptions) -> MiB | None:
-    try:
-        memory = None if options.gpu_memory is None else parse_memory(options.gpu_memory)
-    except ValueError as error:
-        raise InputError(f"GPU memory: {error}") from None
-    if options.simulate is None and (memory is not None or options.gpu_type is not None):
-        raise InputError("GPU memory and GPU type describe simulated GPUs: give the number of GPUs to simulate")
-    return memory
-
-
-def _unhealthy(machine: Machine, which: Collection[str] | None = None) -> Machine:
-    """The machine with these GPUs (default: all) not healthy."""
-    if which is not None and not which:
-        return machine
-    return replace(
-        machine,
-        gpus=tuple(replace(gpu, healthy=False) if which is None or gpu.uuid in which else gpu for gpu in machine.gpus),
-    )
-
-
-def _running_records(pods: Collection[Pod]) -> dict[PodKey, Record | None]:
-    """The records of running pods; kubelet may not have given devices to the others yet."""
-    running = [pod for pod in pods if pod.status.phase == "Running"]
-    return {(pod.metadata.namespace, pod.metadata.name): valid_record(pod) for pod in running}

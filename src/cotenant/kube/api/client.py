@@ -133,15 +133,11 @@ class Client:
     ) -> None:
         """Delete an object; with a uid, only the object with that uid, not a later one of the same name.
 
-        `cascade` also deletes what it owns, first if it is Foreground; the pods of a Job are kept otherwise. `grace_s`
-        replaces the grace period of a pod.
+        `cascade` also deletes what it owns, first if it is Foreground. `grace_s` replaces the grace period of a pod.
         """
-        named = {
-            "propagationPolicy": cascade,
-            "gracePeriodSeconds": grace_s,
-            "preconditions": {"uid": uid} if uid else None,
-        }
-        body = {key: value for key, value in named.items() if value is not None}
+        body: dict[str, object] = {"preconditions": {"uid": uid}} if uid else {}
+        for key, value in (("propagationPolicy", cascade), ("gracePeriodSeconds", grace_s)):
+            body |= {} if value is None else {key: value}
         await self._ask("DELETE", kind.path(namespace=namespace, name=name), msgspec.json.encode(body), guard=guard)
 
     async def bind(
