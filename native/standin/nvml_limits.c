@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <stdlib.h>
 
+#include "entries.h"
 #include "nvml_driver.h"
 
 #define SINCE 13040
@@ -28,6 +29,8 @@ API(nvmlDeviceSetMemoryLimits_v1)(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t 
 API(nvmlDeviceGetMemoryLimits_v1)(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits);
 
 EXPORTED nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits) {
+    int instead = si_gate("nvmlDeviceSetMemoryLimits_v1");
+    if (instead) return (nvmlReturn_t)instead;
     return si_nvmlDeviceSetMemoryLimits_v1(device, limits);
 }
 

@@ -51,7 +51,9 @@ def test_the_driver_holds_the_sum_of_all_processes_of_a_job(daemon: Daemon) -> N
     said = [line for line in output(daemon, job.id).splitlines() if line.startswith("allocated")]
     assert sorted(said) == ["allocated 0", "allocated 2"]
     assert daemon.job(job.id).isolation == "driver"
-    assert daemon.job(job.id).enforcement[0].startswith("memory: 256 MiB for all processes together, by the driver")
+    enforcement = daemon.job(job.id).enforcement
+    assert enforcement[0].startswith("memory: 256 MiB for all processes together, by the driver")
+    assert enforcement[-1].endswith("the memory of a process that moves to another cgroup, as root can")
 
 
 def test_a_job_learns_that_the_driver_holds_it(daemon: Daemon) -> None:
@@ -118,6 +120,20 @@ def test_a_daemon_that_may_not_set_limits_says_why_or_falls_back(
         daemon.stop()
         monkeypatch.delenv("STANDIN_UNPRIVILEGED")
         daemon.up(*REFUSE)
+
+
+def test_a_job_whose_limit_the_driver_no_longer_takes_waits_and_can_be_cancelled() -> None:
+    """The driver takes the limits of the two trials, and no later one."""
+    with mps_machine(STANDIN_DRIVER=NEW, STANDIN_FAULTS="nvmlDeviceSetMemoryLimits_v1=999@3") as daemon:
+        job = submit_probe(daemon, "1", "1", memory="256MiB", isolation="driver")
+        until(lambda: "cannot be started yet, trying again: nvmlDeviceSetMemoryLimits_v1" in why(daemon, job.id))
+        daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+        assert daemon.ended(job.id).state == "cancelled"
+        assert output(daemon, job.id) == ""
+
+
+def why(daemon: Daemon, job: str) -> str:
+    return str(daemon.client.get(f"/v1/jobs/{job}/why", dict[str, object]))
 
 
 def test_the_limit_of_a_job_outlives_the_daemon_and_goes_with_the_job(daemon: Daemon) -> None:

@@ -41,7 +41,8 @@ class Launcher:
         job, launch, resources = placement.job.id, self._launch(machine, placement, request), self.resources
 
         def start() -> None:
-            partition = self._partition(launch, placement)
+            # A cancelled run executes nothing: it needs no limit, and must end even if the driver takes none.
+            partition = None if attempts.is_cancelled(folder) else self._partition(launch, placement)
             attempts.prepare(folder, supervision(launch, request, self._contain(launch, job), partition))
             if resources.slices is None or not _has_slice(placement):
                 write_read_only(self._limits_file(job), limits_text(launch.limits))

@@ -362,6 +362,7 @@ def _mps_enforcement(launch: Launch, devices: str, *, by_driver: bool) -> list[s
     compute = launch_compute(launch.grants)
     holder = "all processes together, by the driver" if by_driver else "each process, by MPS"
     unheld = "compute of" if by_driver else "the sum of"
+    leaves = "; the memory of a process that moves to another cgroup, as root can" if by_driver else ""
     return [
         "memory: not limited"
         if all(grant.whole for grant in launch.grants)
@@ -372,7 +373,7 @@ def _mps_enforcement(launch: Launch, devices: str, *, by_driver: bool) -> list[s
         f"{devices}finds the GPUs of others",
         "faults: MPS clients of one GPU are one trust domain; a fault in one of them ends all of them",
         f"not enforced: {unheld} several processes of the job; a process that removes the MPS variables from its "
-        "environment is limited like the largest tenant of the GPU",
+        f"environment is limited like the largest tenant of the GPU{leaves}",
     ]
 
 
