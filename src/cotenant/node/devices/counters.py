@@ -129,3 +129,8 @@ class Counters:
 
 def _percent(value: float | None) -> float | None:
     return None if value is None else min(100.0, value)
+
+
+def counted_or(counted: float | None, otherwise: int | None) -> int | None:
+    """A percentage by the counters, or else by the driver's own sampling."""
+    return round(counted) if counted is not None else otherwise

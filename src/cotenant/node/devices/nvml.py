@@ -25,13 +25,14 @@ from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, S
 from cotenant.errors import DeviceError
 from cotenant.node.devices.backend import MACHINE, GpuUsage, KnownGpu, NoDriverError, Running
 from cotenant.node.devices.compute_modes import ComputeModes
-from cotenant.node.devices.counters import Counters
+from cotenant.node.devices.counters import Counters, counted_or
 from cotenant.node.devices.health import RECOVERY, Health
 from cotenant.node.devices.links import Bus, numa_node
 from cotenant.node.devices.memory_limits import MemoryLimits
 from cotenant.node.devices.nvml_events import WHOLE_CARD, FaultEvents, Faults, text_of
 from cotenant.node.devices.nvml_layout import MigLayouts
-from cotenant.node.devices.nvml_links import bus_of, linked_pairs
+from cotenant.node.devices.nvml_links import bus_of, linked_pairs, nearest_numa
+from cotenant.node.devices.nvml_memory import memory_fault, uncorrectable_errors
 from cotenant.node.devices.nvml_mig import instances_of, is_partitioned, read_instance
 from cotenant.node.devices.nvml_processes import read_processes
 from cotenant.node.devices.processes import job_members, process_table
@@ -43,8 +44,6 @@ Handle = Any
 
 _IN_MIG_MODE = "in MIG mode, so it takes no jobs; its MIG instances do, if it has any (nvidia-smi mig -lgi)"
 _REMOVED = "this MIG instance was removed"
-_NUMA_WORDS = 16
-"""Words of 64 bits for a set of NUMA nodes: Linux has 1,024 at most."""
 
 # Errors by which NVML says that it cannot answer a query here. They say nothing about the health of the GPU.
 _UNANSWERED = (
@@ -326,7 +325,8 @@ class NvmlBackend:
             self._identify(gpu, handle)
             self._watch(gpu)
         self._query("nvmlDeviceGetMemoryInfo", handle)
-        return self._memory_fault(gpu, handle)
+        before, gpu.ecc_errors = gpu.ecc_errors, uncorrectable_errors(self._nvml, self._query, handle)
+        return memory_fault(self._query, handle, before, gpu.ecc_errors)
 
     def _identify(self, gpu: _Gpu, handle: Handle) -> None:
         memory = self._query("nvmlDeviceGetMemoryInfo", handle)
@@ -334,33 +334,9 @@ class NvmlBackend:
         gpu.type = text_of(self._query("nvmlDeviceGetName", handle) or gpu.type)
         pci = self._query("nvmlDeviceGetPciInfo", handle)
         gpu.bus = bus_of(pci) if pci else None
-        gpu.numa = self._numa(gpu.bus, handle)
+        known = None if gpu.bus is None else numa_node(self._sysfs, gpu.bus)
+        gpu.numa = nearest_numa(self._nvml, self._query, handle) if known is None else known
         gpu.uuid = text_of(self._nvml.nvmlDeviceGetUUID(handle))
-
-    def _numa(self, bus: Bus | None, handle: Handle) -> int | None:
-        """The NUMA node as the kernel knows it, or else the driver, which may name several."""
-        known = None if bus is None else numa_node(self._sysfs, bus)
-        if known is not None:
-            return known
-        scope = self._nvml.NVML_AFFINITY_SCOPE_NODE
-        words = self._query("nvmlDeviceGetMemoryAffinity", handle, _NUMA_WORDS, scope) or ()
-        mask = sum(int(word) << 64 * place for place, word in enumerate(words))
-        return mask.bit_length() - 1 if mask.bit_count() == 1 else None
-
-    def _memory_fault(self, gpu: _Gpu, handle: Handle) -> str | None:
-        nvml = self._nvml
-        errors = self._query(
-            "nvmlDeviceGetTotalEccErrors", handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-        )
-        before, gpu.ecc_errors = gpu.ecc_errors, errors
-        if errors is not None and before is not None and errors > before:
-            return f"{errors - before} new uncorrectable memory errors"
-        remapped = self._query("nvmlDeviceGetRemappedRows", handle)
-        if remapped is not None and remapped[3]:
-            return "memory rows could not be remapped; the card needs replacing"
-        if remapped is not None and remapped[2]:
-            return "memory rows wait to be remapped; the GPU needs a reset"
-        return None
 
     def _watch(self, gpu: _Gpu) -> None:
         with contextlib.suppress(self._nvml.NVMLError):
@@ -384,9 +360,9 @@ class NvmlBackend:
         return GpuUsage(
             uuid=gpu.name,
             used_mib=MiB(memory.used // MIB_BYTES) if memory else None,
-            utilisation=_percent(counted.utilisation, rates and rates.gpu),
+            utilisation=counted_or(counted.utilisation, rates and rates.gpu),
             processes=processes and tuple(one._replace(job=owners.get(one.pid)) for one in processes),
-            bandwidth=_percent(counted.bandwidth, rates and rates.memory),
+            bandwidth=counted_or(counted.bandwidth, rates and rates.memory),
             pcie_mib_s=counted.pcie_mib_s,
             temperature_celsius=counted.temperature_celsius,
             power_watts=counted.power_watts,
@@ -421,7 +397,3 @@ class NvmlBackend:
 
     def _described(self, error: Exception) -> str:
         return " ".join(str(error).split()) or type(error).__name__
-
-
-def _percent(counted: float | None, otherwise: int | None) -> int | None:
-    return round(counted) if counted is not None else otherwise

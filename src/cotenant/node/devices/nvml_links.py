@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How NVIDIA GPUs are linked, as NVML reports it: the distance over PCIe, and where NVLinks lead."""
+"""Where NVIDIA GPUs are, as NVML reports it: their NUMA nodes, the distance over PCIe, and where NVLinks lead."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
@@ -11,6 +11,15 @@ from cotenant.node.devices.links import Bus, Far, nvlink_pairs
 
 Handle = Any
 Query = Callable[..., Any]
+_NUMA_WORDS = 16
+"""Words of 64 bits for a set of NUMA nodes: Linux has 1,024 at most."""
+
+
+def nearest_numa(nvml: Any, query: Query, handle: Handle) -> int | None:
+    """The NUMA node of a GPU as the driver knows it; None if it names none or several."""
+    words = query("nvmlDeviceGetMemoryAffinity", handle, _NUMA_WORDS, nvml.NVML_AFFINITY_SCOPE_NODE) or ()
+    mask = sum(int(word) << 64 * place for place, word in enumerate(words))
+    return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
 
 def linked_pairs(
