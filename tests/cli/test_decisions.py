@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from tests.cli.command import refusal, run
-from tests.local.daemon import Daemon
+from tests.local.daemon import Daemon, until
 
 
 def test_a_real_daemon_is_recorded_and_replayed(daemon: Daemon, env: dict[str, str], tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_real_daemon_is_recorded_and_replayed(daemon: Daemon, env: dict[str, s
     assert run("decisions", "--file", day, env=env).returncode == 0
     assert os.stat(day).st_mode & 0o777 == 0o600
     lines = [json.loads(line) for line in day.read_text().splitlines()]
-    assert [line["job"]["id"] for line in lines if line["type"] == "decision"][-4:] == [*jobs, last]
+    assert [line["job"]["id"] for line in lines if line["type"] == "decision" and line["slots"]][-4:] == [*jobs, last]
     assert run("decisions", env=env).stdout.encode() == day.read_bytes()
 
     replayed = json.loads(run("why", "--decision", day, "-o", "json").stdout)
@@ -35,7 +35,26 @@ def test_a_real_daemon_is_recorded_and_replayed(daemon: Daemon, env: dict[str, s
     assert "recorded by local under least-loaded, queue fifo; durations are as measured" in done.stderr
     results = json.loads(done.stdout)
     assert (results["mode"], results["nodes"], results["gpus"]) == ("timed", 1, 2)
-    assert {run["summary"]["jobs"] for run in results["runs"]} == {float(replayed["decisions"])}
+    assert {run["summary"]["jobs"] for run in results["runs"]} == {float(replayed["decisions"] - replayed["refused"])}
+
+
+def test_why_a_job_waited_is_replayed(daemon: Daemon, env: dict[str, str], tmp_path: Path) -> None:
+    first = daemon.submit("sleep", "60", memory="900MiB", gpus=2).id
+    until(lambda: daemon.job(first).state == "running" or None)
+    second = daemon.submit("true", memory="800MiB").id
+    day = tmp_path / "day.jsonl"
+    run("decisions", "--file", day, env=env)
+    waited = run("why", "--decision", day, second)
+    assert "fits nowhere" in waited.stdout
+    assert "124 MiB free" in waited.stdout
+    assert run("cancel", first, env=env).returncode == 0
+    daemon.ended(second)
+    run("decisions", "--file", day, env=env)
+    shown = run("why", "--decision", day, second).stdout
+    assert f"{second} under least-loaded: local GPU" in shown
+    assert "refused: " in shown.splitlines()[0]
+    (before,) = json.loads(run("why", "--decision", day, second, "-o", "json").stdout)["before"]
+    assert "124 MiB free" in before["outcome"]
 
 
 def test_an_edited_recording_is_noticed(daemon: Daemon, env: dict[str, str], tmp_path: Path) -> None:

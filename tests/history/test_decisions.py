@@ -15,7 +15,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Gpu, Job, Machine, Placement, Slot
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.units import MiB, MilliGpu, Seconds
-from cotenant.history.decisions import Considered, DecisionRecorder, begin_line, parts_since
+from cotenant.history.decisions import Considered, DecisionRecorder, begin_line
 from cotenant.history.recorded import read_recording, recorded_decisions
 from cotenant.history.segments import FolderSegments, MemorySegments, SegmentError, Segments
 from cotenant.wire.recording import Ended
@@ -73,8 +73,8 @@ def test_each_decision_has_the_cluster_that_it_saw(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "memory"])
 def test_the_oldest_parts_go_and_the_rest_is_readable(tmp_path: Path, kind: str) -> None:
-    sizes = {"segment_bytes": 10_000, "total_bytes": 60_000}
-    segments: Segments = FolderSegments(tmp_path / "d", **sizes) if kind == "folder" else MemorySegments(**sizes)
+    sizes = 10_000, 60_000
+    segments: Segments = FolderSegments(tmp_path / "d", *sizes) if kind == "folder" else MemorySegments(*sizes)
     with engine_in(segments) as engine:
         engine.place(60)
         seen = engine.seen()
@@ -129,9 +129,43 @@ def test_parts_that_are_too_old_are_left_out() -> None:
         engine.recorder.snapshot(engine.cluster)
         engine.place(2)
         lines = list(engine.recorder.lines())
-        assert len(list(parts_since(iter(lines), 0.0))) == len(lines) == 6
-        assert list(parts_since(iter(lines), 3.0)) == lines[3:]
-        assert list(parts_since(iter(lines), 99.0)) == []
+        assert len(lines) == 6
+        assert list(engine.recorder.lines(3.0)) == lines[3:]
+        assert list(engine.recorder.lines(99.0)) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+def test_a_cluster_whose_description_exceeds_a_part_is_not_described_with_every_decision(
+    tmp_path: Path, kind: str
+) -> None:
+    sizes = 2_000, 60_000
+    segments: Segments = FolderSegments(tmp_path / "d", *sizes) if kind == "folder" else MemorySegments(*sizes)
+    with engine_in(segments) as engine:
+        gpus = tuple(Gpu(uuid=f"gpu-{i}", type="T4", memory=MiB(16384)) for i in range(100))
+        engine.cluster = Cluster.of([*MACHINES, Machine(name="large", gpus=gpus)])
+        engine.place(5)
+        lines = list(engine.recorder.lines())
+        assert len(lines[0]) > 2_000
+        assert read_recording(lines, "").parts == 1
+
+
+def test_a_volume_of_a_pod_may_be_used_by_all_its_users(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o2777)  # as kubelet makes it
+    with pytest.raises(SegmentError, match="every user can rename it"):
+        FolderSegments(volume / "recorded")
+    with engine_in(FolderSegments(volume / "recorded", in_volume=True)) as engine:
+        engine.place(1)
+        assert len(engine.seen()) == 1
+
+
+def test_a_refused_job_has_come_but_not_started() -> None:
+    with engine_in(MemorySegments()) as engine:
+        job = Job(id="large", demand=Demand(memory=MiB(99_999)))
+        engine.recorder.decided(Considered(at=1.0, policy=POLICY, job=job, cluster=engine.cluster, slots=()))
+        day = read_recording(engine.recorder.lines(), "")
+        assert (day.decisions, day.refusals, day.jobs["large"].started) == (0, 1, None)
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ QUICK = Limits(connect_s=5, answer_s=2, tries=2, first_pause_s=0.01, longest_pau
 PACE = Pace(silence_s=5, watches_s=0.01, lists_s=0.01)
 MEMORY = "nvidia.com/gpumem"
 KEY = b"a key"
+DECISIONS_KEY = b"another key"
 LEASE = ("cotenant-system", "cotenant-scheduler")
 KNOWS = {WHY_HEADER: KEY.decode()}
 """what those show who ask about pods"""
@@ -173,7 +174,7 @@ async def a_scheduler(
     scheduler.resizer.again_s, scheduler.learning.refresh_s = 0.1, 0.01
     doors = [
         Listener(listen("127.0.0.1", 0), application(routes, scheduler.errors))
-        for routes in (scheduler.for_kube_scheduler(), scheduler.for_operators(lambda: KEY))
+        for routes in (scheduler.for_kube_scheduler(), scheduler.for_operators(lambda: KEY, lambda: DECISIONS_KEY))
     ]
     ports = [door.bound.getsockname()[1] for door in doors]
     plane = ControlPlane(server, scheduler, ports[0], ports[1], lines)

@@ -53,9 +53,12 @@ def download(begin: int, on: str, kubeconfig: Path | None) -> "Iterator[bytes]":
         import asyncio
 
         from cotenant.kube.api.access import find_access
-        from cotenant.kube.scheduler.why import ask_for_decisions
+        from cotenant.kube.scheduler.gathering import gather_decisions
 
-        yield asyncio.run(ask_for_decisions(find_access(os.environ, kubeconfig), begin))
+        found = asyncio.run(gather_decisions(find_access(os.environ, kubeconfig), begin))
+        for text in found.missing:
+            click.echo(f"cotenant: its decisions are missing: {text}", err=True)
+        yield from found.lines
         return
     from cotenant.cli.client import Client
 

@@ -101,6 +101,18 @@ def cluster_options(command: F) -> F:
     help="File with the key that `cotenant why` must send. Without it the endpoint is disabled.",
 )
 @click.option(
+    "--decisions",
+    type=FILE,
+    metavar="FOLDER",
+    help="Volume for recorded decisions, which no other program can reach. Default: they are kept in memory.",
+)
+@click.option(
+    "--decisions-key",
+    type=FILE,
+    metavar="FILE",
+    help="File with the key that `cotenant decisions` must send. Without it the endpoint is disabled.",
+)
+@click.option(
     "--client-authority",
     type=FILE,
     metavar="FILE",

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays recorded decisions for `cotenant why --decision`: one decision with all scores, or all of a recording."""
 
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,8 @@ def replay(path: Path, job: str | None, most: int, output: str) -> None:
         if job is None:
             _replay_all(path, output)
         else:
-            _show(path, _last_about(path, job), most, output)
+            *before, last = _all_about(path, job)
+            _show(path, last, most, output, before)
         return
     if job is not None:
         raise InputError(
@@ -68,12 +70,9 @@ def _decisions(path: Path) -> "Iterator[tuple[int, RecordedDecision, bool]]":
     return recorded_decisions(open_recording(path), str(path))
 
 
-def _last_about(path: Path, job: str) -> "RecordedDecision":
-    found = None
-    for _, one, _ in _decisions(path):
-        if one.job.id == job:
-            found = one
-    if found is None:
+def _all_about(path: Path, job: str) -> "list[RecordedDecision]":
+    found = [one for _, one, _ in _decisions(path) if one.job.id == job]
+    if not found:
         raise InputError(f"{path}: no decision about {job[:100]!r} in it; without a job, all decisions are replayed")
     return found
 
@@ -84,19 +83,24 @@ def _decide_again(recorded: "RecordedDecision", *, ranked: bool) -> Replayed:
 
     policy, cluster = recorded.build_policy(), recorded.cluster()
     ranking = rank(policy, recorded.job, cluster, crowding=recorded.crowding) if ranked else None
-    placed = place_gang(Ranker(policy), recorded.job, cluster, None, recorded.crowding, recorded.closed)
+    placed = None
+    if not recorded.waits:
+        placed = place_gang(Ranker(policy), recorded.job, cluster, None, recorded.crowding, recorded.closed)
     slots = tuple(one.slot for one in placed.placements) if placed is not None else ()
     same = slots == recorded.slots or (policy.random and bool(slots) == bool(recorded.slots))
     return Replayed(recorded, ranking, slots, same)
 
 
-def _show(path: Path, recorded: "RecordedDecision", most: int, output: str) -> None:
+def _show(
+    path: Path, recorded: "RecordedDecision", most: int, output: str, before: "Sequence[RecordedDecision]" = ()
+) -> None:
+    """Shows a decision, and those before it about the same job in one line each."""
     from cotenant.cli.output import render
 
     again = _decide_again(recorded, ranked=True)
     ranking = again.ranking
     assert ranking is not None
-    answer = _answer(again, ranking)
+    answer = {**_answer(again, ranking), "before": [_earlier(one) for one in before]}
     render(answer, output, lambda wide: _print_table(answer, ranking, len(ranking.fits) if wide else most))
     if not again.same:
         chosen = _where(recorded.slots)
@@ -108,17 +112,24 @@ def _replay_all(path: Path, output: str) -> None:
     from cotenant.wire.text import counted, printable
 
     differing: list[dict[str, Any]] = []
-    count = partial = 0
+    count = partial = refused = 0
     for number, one, complete in _decisions(path):
         again = _decide_again(one, ranked=False)
-        count, partial = count + 1, partial + (not complete)
+        count, partial, refused = count + 1, partial + (not complete), refused + (not one.slots)
         if not again.same:
             found = {"line": number, "job": one.job.id, "recorded": _where(one.slots), "replayed": _where(again.slots)}
             differing.append({**found, "complete": complete})
-    answer = {"decisions": count, "as_recorded": count - len(differing), "partial": partial, "differing": differing}
+    answer = {
+        "decisions": count,
+        "refused": refused,
+        "as_recorded": count - len(differing),
+        "partial": partial,
+        "differing": differing,
+    }
 
     def lines() -> "Iterator[str]":
-        yield f"{counted(count, 'decision')}, {count - len(differing)} as recorded"
+        refusals = f" ({counted(refused, 'refusal')})" if refused else ""
+        yield f"{counted(count, 'decision')}{refusals}, {count - len(differing)} as recorded"
         if partial:
             yield f"{partial} without the predicted speeds, which were too many to be recorded; these may differ"
         for one in differing[:MOST_NAMED]:
@@ -144,7 +155,11 @@ def _print_table(answer: dict[str, Any], ranking: "Ranking", most: int) -> None:
 
     console = Console()
     where = ", ".join(f"{slot['node']} {gpus_of(slot['gpus'])}" for slot in answer["slots"])
-    console.print(escape(f"{answer['job']} under {answer['policy']}: {where or 'fits nowhere'}"), highlight=False)
+    for earlier in answer["before"]:
+        at = time.strftime("%H:%M:%S", time.localtime(earlier["at"]))
+        console.print(escape(f"{at} {earlier['outcome']}"), highlight=False)
+    found = where or (f"waits: {answer['outside']}" if answer["outside"] else "fits nowhere")
+    console.print(escape(f"{answer['job']} under {answer['policy']}: {found}"), highlight=False)
     if ranking.fits:
         fits = Table("rank", "node", "GPUs", "score")
         for place, fit in enumerate(ranking.fits[:most], 1):
@@ -165,6 +180,19 @@ def _print_table(answer: dict[str, Any], ranking: "Ranking", most: int) -> None:
         console.print(refused)
 
 
+def _earlier(recorded: "RecordedDecision") -> dict[str, Any]:
+    """A decision in one line: where the job was placed, or what was missing on most nodes."""
+    if recorded.slots:
+        return {"at": recorded.now, "outcome": f"placed on {_where(recorded.slots)}"}
+    text = recorded.waits
+    if not text:
+        ranking = _decide_again(recorded, ranked=True).ranking
+        assert ranking is not None
+        texts = Counter(map(str, (*ranking.reasons.values(), *filter(None, [ranking.verdict.reason]))))
+        text = texts.most_common(1)[0][0] if texts else "nothing fitted"
+    return {"at": recorded.now, "outcome": f"refused: {text}"}
+
+
 def _answer(again: Replayed, ranking: "Ranking") -> dict[str, Any]:
     return {
         "job": again.recorded.job.id,
@@ -172,6 +200,7 @@ def _answer(again: Replayed, ranking: "Ranking") -> dict[str, Any]:
         "slots": [{"node": slot.node, "gpus": slot.gpus} for slot in again.slots],
         "as_recorded": again.same,
         "fits": [{"node": fit.slot.node, "gpus": fit.slot.gpus, "score": fit.score} for fit in ranking.fits],
+        "outside": again.recorded.waits or None,
         "waits": None if ranking.verdict.reason is None else str(ranking.verdict.reason),
         "trial": ranking.verdict.trial,
         "reasons": {

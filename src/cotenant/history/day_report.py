@@ -169,8 +169,13 @@ def make_report(
         saved=_saved(started, use, since, until, recording.end),
         groups=tuple(_groups(runs, use)),
         exclusive=exclusive,
-        notes=tuple(recording.notes()),
+        notes=(*recording.notes(), *_label_note(begin.engine, runs)),
     )
+
+
+def _label_note(engine: str, runs: Iterable[JobRun]) -> Iterable[str]:
+    if engine == "kubernetes" and any(run.user or run.team for run in runs):
+        yield "users and teams are labels that the owners of pods set, and are not checked; namespaces are"
 
 
 def distribution(values: Iterable[float]) -> Distribution:

@@ -24,7 +24,6 @@ from cotenant.history.segments import Segments
 from cotenant.wire.decision import RecordedCompany, RecordedMildness, RecordedNode, beliefs, specs
 from cotenant.wire.recording import Arrived, Begin, Decided, Ended, Line, encode_line
 
-_BEGIN = b'"type":"begin"'
 MOST_PENDING = 1_000
 """lines that may wait for the disk"""
 MOST_BELIEVED = 64
@@ -40,6 +39,9 @@ class Considered:
     job: Job
     cluster: Cluster
     slots: tuple[Slot, ...]
+    """none: the job waits"""
+    waits: str = ""
+    """why it waits although the policy may find a slot"""
     crowding: float | None = 0.0
     closed: Collection[str] = ()
     offered: frozenset[str] | None = None
@@ -92,10 +94,19 @@ class DecisionRecorder:
         """Records all nodes, for instance at the start of an engine."""
         self._submit(lambda: self._write_begin(cluster))
 
-    def lines(self) -> Iterator[bytes]:
-        """All recorded lines, the oldest first."""
+    def parts(self) -> list[int]:
+        """The numbers of all parts, the oldest first."""
         self.flush()
-        return self._segments.read()
+        return self._segments.parts()
+
+    def part(self, number: int, since: float = 0.0) -> list[bytes]:
+        """The lines of a part; none if it was deleted, or does not reach beyond a time in seconds since 1970."""
+        lines = list(self._segments.read(number))
+        return lines if since <= 0 or any(time_of(line) >= since for line in reversed(lines)) else []
+
+    def lines(self, since: float = 0.0) -> Iterator[bytes]:
+        """The recorded lines of the parts that reach beyond a time: a part is understood only as a whole."""
+        return (line for number in self.parts() for line in self.part(number, since))
 
     def flush(self) -> None:
         """Waits until all lines are written."""
@@ -134,9 +145,8 @@ class DecisionRecorder:
 
     def _write_begin(self, cluster: Cluster) -> None:
         """Begins a new part, which is understood without the parts before it."""
-        self._segments.begin()
         nodes = tuple(RecordedNode(machine=node.machine, tenants=node.tenants) for node in cluster)
-        self._segments.append(encode_line(replace(self._begin(), nodes=nodes)))
+        self._segments.begin(encode_line(replace(self._begin(), nodes=nodes)))
         self._last, self._gap, self._mix = cluster, False, None
 
     def _write_decision(self, one: Considered) -> None:
@@ -158,6 +168,7 @@ class DecisionRecorder:
             gone=tuple(sorted(set(before.names) - set(cluster.names))) if before.names is not cluster.names else (),
             offered=None if one.offered is None else tuple(sorted(one.offered & set(cluster.names))),
             closed=tuple(one.closed),
+            waits=one.waits,
             crowding=one.crowding,
             mix=None if mix is self._mix else specs(mix),
             companies=one.companies,
@@ -184,24 +195,9 @@ def _changed(before: Cluster, now: Cluster) -> list[str]:
     ]
 
 
-def parts_since(lines: Iterator[bytes], since: float) -> Iterator[bytes]:
-    """The lines of the parts that reach beyond a time: a part is understood only as a whole.
-
-    Parts are small, so the one that is being read is kept until a line of it is new enough.
-    """
-    part: list[bytes] = []
-    chosen = since <= 0
-    for line in lines:
-        if _BEGIN in line[:60]:
-            part, chosen = [], since <= 0
-        if not chosen:
-            part.append(line)
-            chosen = _time_of(line) >= since
-            if chosen:
-                yield from part
-                part = []
-        else:
-            yield line
+def begins_part(line: bytes) -> bool:
+    """Whether a recorded line is the first one of its part."""
+    return b'"type":"begin"' in line[:60]
 
 
 class _Timed(msgspec.Struct):
@@ -211,7 +207,8 @@ class _Timed(msgspec.Struct):
 _timed = msgspec.json.Decoder(_Timed)
 
 
-def _time_of(line: bytes) -> float:
+def time_of(line: bytes) -> float:
+    """When a recorded line was written; 0 if it cannot be read."""
     try:
         return _timed.decode(line).at
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -77,6 +77,8 @@ class Recording:
     jobs: dict[str, JobRun] = field(default_factory=dict)
     machines: dict[str, Machine] = field(default_factory=dict)
     decisions: int = 0
+    """placements"""
+    refusals: int = 0
     parts: int = 0
     """how often recording began: once, and again after each restart or gap"""
 
@@ -163,11 +165,14 @@ def _arrived(found: Recording, line: Arrived) -> None:
 
 
 def _decided(found: Recording, line: Decided) -> None:
-    found.decisions += 1
     run = found.jobs.setdefault(line.job.id, JobRun(line.job, float(line.at)))
+    _note_machines(found, line)
+    if not line.slots:
+        found.refusals += 1
+        return
+    found.decisions += 1
     run.started, run.slots, run.ended, run.speed = float(line.at), line.slots, None, None
     run.first_started = run.started if run.first_started is None else run.first_started
-    _note_machines(found, line)
 
 
 def _ended(found: Recording, line: Ended) -> None:

@@ -3,7 +3,6 @@
 """A log of lines of bounded size, in files of a folder or in memory: when it is full, the oldest part is deleted."""
 
 import os
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -24,18 +23,21 @@ class SegmentError(CotenantError):
 class Segments(Protocol):
     """Parts of a log. Each part begins with a line from which it can be understood without the parts before."""
 
-    def begin(self) -> None:
-        """Begins a new part, and deletes old ones if there are too many."""
+    def begin(self, head: bytes) -> None:
+        """Begins a new part with its first line, and deletes old parts if there are too many."""
 
     def append(self, line: bytes) -> None:
         """Writes a line to the newest part."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the newest part should be followed by a new one."""
+        """Whether the newest part should be followed by a new one. Its first line does not count: it may be large."""
 
-    def read(self) -> Iterator[bytes]:
-        """All lines, the oldest first."""
+    def parts(self) -> list[int]:
+        """The numbers of all parts, the oldest first. A number is never used twice."""
+
+    def read(self, part: int) -> Iterator[bytes]:
+        """The lines of a part; none if it was deleted since."""
 
     def close(self) -> None: ...
 
@@ -43,11 +45,19 @@ class Segments(Protocol):
 class FolderSegments:
     """Parts as files of a folder that only its owner can read."""
 
-    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES, total_bytes: int = TOTAL_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        segment_bytes: int = SEGMENT_BYTES,
+        total_bytes: int = TOTAL_BYTES,
+        *,
+        in_volume: bool = False,
+    ) -> None:
+        """`in_volume`: the folder is in a volume that no other user can reach, whatever its permissions are."""
         self._folder, self._segment_bytes, self._total_bytes = folder, segment_bytes, total_bytes
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            problem = problem_of_folder(folder)
+            problem = problem_of_folder(folder, in_volume=in_volume)
         except OSError as error:
             raise SegmentError(f"{folder}: cannot be used for recorded decisions: {error.strerror}") from None
         if problem is not None:
@@ -59,20 +69,22 @@ class FolderSegments:
     def is_full(self) -> bool:
         return self._file is None or self._size >= self._segment_bytes
 
-    def begin(self) -> None:
+    def begin(self, head: bytes) -> None:
         self.close()
         files = self._files()
-        # At least one part goes for the new one, so that the total never exceeds its bound.
+        # Old parts go until the new one has room, so that the total exceeds its bound by one line at most.
         sizes = [file.stat().st_size for file in files]
-        room = self._total_bytes - self._segment_bytes
+        room = self._total_bytes - self._segment_bytes - len(head)
         for file in files:
             if sum(sizes) <= room and len(sizes) < MOST_SEGMENTS:
                 break
             sizes.pop(0)
             file.unlink()
         number = int(files[-1].stem) + 1 if files else 1
-        path = self._folder / f"{number:09d}{SUFFIX}"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._file = os.open(
+            self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        self.append(head)
         self._size = 0
 
     def append(self, line: bytes) -> None:
@@ -83,21 +95,27 @@ class FolderSegments:
         if written < len(line):  # the disk is full: what follows belongs to a new part
             raise OSError(28, "No space left on device")
 
-    def read(self) -> Iterator[bytes]:
-        for file in self._files():
-            try:
-                if problem_of_file(file) is not None:
-                    continue
-                with file.open("rb") as opened:
-                    # A part that a kill or a full disk cut off has a last line without an end.
-                    yield from (line for line in opened if line.endswith(b"\n"))
-            except FileNotFoundError:  # deleted since, because the log is full
-                continue
+    def parts(self) -> list[int]:
+        return [int(file.stem) for file in self._files()]
+
+    def read(self, part: int) -> Iterator[bytes]:
+        file = self._path(part)
+        try:
+            if problem_of_file(file) is not None:
+                return
+            with file.open("rb") as opened:
+                # A part that a kill or a full disk cut off has a last line without an end.
+                yield from (line for line in opened if line.endswith(b"\n"))
+        except FileNotFoundError:  # deleted since, because the log is full
+            return
 
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _path(self, part: int) -> Path:
+        return self._folder / f"{part:09d}{SUFFIX}"
 
     def _files(self) -> list[Path]:
         return sorted(file for file in self._folder.glob(f"*{SUFFIX}") if file.stem.isdecimal())
@@ -107,27 +125,34 @@ class MemorySegments:
     """Parts in memory, for a process without a disk of its own."""
 
     def __init__(self, segment_bytes: int = SEGMENT_BYTES, total_bytes: int = TOTAL_BYTES // 2) -> None:
-        self._segment_bytes, self._most = segment_bytes, max(2, total_bytes // segment_bytes)
-        self._parts: deque[list[bytes]] = deque()
-        self._size = 0
+        self._segment_bytes, self._total_bytes = segment_bytes, total_bytes
+        self._parts: dict[int, list[bytes]] = {}
+        self._sizes: dict[int, int] = {}
+        self._newest = self._head = 0
 
     @property
     def is_full(self) -> bool:
-        return not self._parts or self._size >= self._segment_bytes
+        return not self._parts or self._sizes[self._newest] - self._head >= self._segment_bytes
 
-    def begin(self) -> None:
-        self._parts.append([])
-        self._size = 0
-        while len(self._parts) > self._most:
-            self._parts.popleft()
+    def begin(self, head: bytes) -> None:
+        room = self._total_bytes - self._segment_bytes - len(head)
+        for part in list(self._parts):
+            if sum(self._sizes.values()) <= room and len(self._parts) < MOST_SEGMENTS:
+                break
+            del self._parts[part], self._sizes[part]
+        self._newest, self._head = self._newest + 1, len(head)
+        self._parts[self._newest], self._sizes[self._newest] = [head], len(head)
 
     def append(self, line: bytes) -> None:
-        self._parts[-1].append(line)
-        self._size += len(line)
+        self._parts[self._newest].append(line)
+        self._sizes[self._newest] += len(line)
 
-    def read(self) -> Iterator[bytes]:
-        for part in list(self._parts):
-            yield from list(part)
+    def parts(self) -> list[int]:
+        return list(self._parts)
+
+    def read(self, part: int) -> Iterator[bytes]:
+        return iter(list(self._parts.get(part, ())))
 
     def close(self) -> None:
         self._parts.clear()
+        self._sizes.clear()

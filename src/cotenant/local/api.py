@@ -23,7 +23,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cotenant import __version__
 from cotenant.errors import CotenantError, InputError
-from cotenant.history.decisions import parts_since
 from cotenant.history.quantities import index_of
 from cotenant.history.store import Point
 from cotenant.local.admission import RefusedError
@@ -312,15 +311,14 @@ async def decisions(engine: Engine, request: Request) -> Response:
     recorder = engine.recorded_decisions
     if recorder is None:
         raise UnknownError("this daemon records no decisions; `cotenant up` without --no-decisions does")
-    lines = await asyncio.to_thread(recorder.lines)
-    return StreamingResponse(_lines_since(lines, since), media_type="application/jsonl")
+    lines = await asyncio.to_thread(recorder.lines, since)
+    return StreamingResponse(_pieces(lines), media_type="application/jsonl")
 
 
-async def _lines_since(lines: Iterator[bytes], since: int) -> AsyncIterator[bytes]:
+async def _pieces(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
     """The lines as pieces, read in a thread because they come from a disk."""
-    chosen = parts_since(lines, since)
     while True:
-        piece = await asyncio.to_thread(lambda: b"".join(islice(chosen, LINES_AT_ONCE)))
+        piece = await asyncio.to_thread(lambda: b"".join(islice(lines, LINES_AT_ONCE)))
         if not piece:
             return
         yield piece

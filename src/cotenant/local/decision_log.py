@@ -1,14 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine decided, as lines of a recording: jobs that came, their placements, and how they ended."""
+"""What the engine decided, as lines of a recording: jobs that came, why they waited, their placements, and how they
+ended."""
 
 import getpass
 import time
+from collections.abc import Iterable
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Job, Placement
-from cotenant.core.placement.deciding import Decision
-from cotenant.core.placement.ranking import Policy
+from cotenant.core.placement.deciding import Decision, place_gang, rank
+from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.core.units import Seconds
 from cotenant.history.decisions import Considered, DecisionRecorder
 from cotenant.history.quantities import TENANT, Entity
@@ -23,11 +25,17 @@ class DecisionLog:
     def __init__(self, recorder: DecisionRecorder | None, history: History | None) -> None:
         self._recorder, self._history = recorder, history
         self._user = _user() if recorder is not None else ""
+        self._refusals: dict[str, set[frozenset[str]]] = {}
+        """the kinds of reasons with which each waiting job was refused"""
 
     def began(self, cluster: Cluster) -> None:
         """The engine knows its GPUs and their tenants."""
         if self._recorder is not None:
             self._recorder.snapshot(cluster)
+
+    def left(self, job: str) -> None:
+        """A job left the queue without having been placed."""
+        self._refusals.pop(job, None)
 
     def queued(self, job: Job, name: str) -> None:
         if self._recorder is not None:
@@ -35,6 +43,7 @@ class DecisionLog:
 
     def placed(self, policy: Policy, job: Job, placement: Placement, decision: Decision, cluster: Cluster) -> None:
         """A job is placed; `job` is as it was in the queue, and `cluster` is the one before the placement."""
+        self._refusals.pop(job.id, None)
         if self._recorder is None:
             return
         if decision.reservation is not None and not decision.overtaking.get(job.id, True):
@@ -49,6 +58,35 @@ class DecisionLog:
             closed=() if placement.overdue or placement.slot.node in decision.kept else decision.kept,
         )
         self._recorder.decided(considered.with_beliefs())
+
+    def refused(self, ranker: Ranker, jobs: Iterable[Job], decision: Decision, now: Seconds) -> None:
+        """These jobs wait after a pass. A job is recorded once for each set of reasons."""
+        if self._recorder is None:
+            return
+        policy, crowding = ranker.policy, decision.crowding
+        for job in jobs:
+            cluster, reservation = decision.cluster, decision.reservation
+            if reservation is not None and reservation.job.id != job.id and not reservation.allows(job, now):
+                cluster = reservation.without_reserved(cluster)
+            if place_gang(ranker, job, cluster, None, crowding, decision.kept) is not None:
+                continue  # it came after the pass had begun
+            ranking = rank(policy, job, cluster, ranker=ranker, crowding=crowding)
+            reasons = (*ranking.reasons.values(), *filter(None, [ranking.verdict.reason]))
+            checks = frozenset(reason.check for reason in reasons)
+            known = self._refusals.setdefault(job.id, set())
+            if checks in known:
+                continue
+            known.add(checks)
+            considered = Considered(
+                at=float(now),
+                policy=policy,
+                job=job,
+                cluster=cluster,
+                slots=(),
+                crowding=crowding,
+                closed=decision.kept,
+            )
+            self._recorder.decided(considered.with_beliefs())
 
     def ended(self, record: JobRecord, state: JobState, cause: str) -> None:
         """A run has ended, and the job is in this state now; `record` is from before."""

@@ -276,6 +276,7 @@ class Engine:
     def _leave_queue(self, job: str) -> None:
         if not self._backoff.end(job):
             self._queue.remove(job)
+            self._decisions.left(job)
             self._wake.set()  # other jobs may have waited for it
 
     def retry(self, name: str) -> JobView:
@@ -470,6 +471,7 @@ class Engine:
             overtook = "" if allowed is None or reservation is None else why_overtook(reservation, job, allowed, now)
             self._start(placement, None if placement.overdue else decision.crowding, overtook)
         self._queue.end_pass(policy, self._tenants.cluster)
+        self._decisions.refused(ranker, self._queue.some(), decision, now)
         self.metrics.passed(began, ranker)
 
     def _start(self, placement: Placement, crowding: float | None, overtook: str) -> None:

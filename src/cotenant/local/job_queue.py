@@ -3,12 +3,15 @@
 """The jobs that wait on this machine, and which of them the next scheduling pass must try."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Job
 from cotenant.core.placement.deciding import Queue
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.queueing.backfill import Reservation
+
+MOST_LOOKED_AT = 16
 
 
 class JobQueue:
@@ -52,6 +55,12 @@ class JobQueue:
         unchanged = unchanged and not any(self._comes_first(job) for job in self._untried)
         self._passed = None
         return self._untried.values() if unchanged else self.ordered
+
+    def some(self) -> Iterable[Job]:
+        """The jobs that came last, and the first of each kind: not all, because thousands may wait."""
+        heads = (kind[0][1] for *_, kind in sorted(self.ordered.heads(), key=lambda head: head[0]))
+        newest = reversed(self.jobs.values())
+        return {job.id: job for job in (*islice(heads, MOST_LOOKED_AT), *islice(newest, MOST_LOOKED_AT))}.values()
 
     def _comes_first(self, job: str) -> bool:
         """Whether a job comes before the one with the reservation."""

@@ -13,18 +13,19 @@ from pathlib import Path
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def problem_of_folder(folder: Path) -> str | None:
+def problem_of_folder(folder: Path, *, in_volume: bool = False) -> str | None:
     """Why a folder is not safe to use, as the end of a sentence that begins with its path; None: it is safe.
 
     The folder may be reached through a link of this user or of root. It must belong to this user or root, and only its
-    owner may write to it. No folder above it may let every user rename it.
+    owner may write to it. No folder above it may let every user rename it, unless the folder is in a volume that no
+    other user can reach.
     """
     problem = _problem(folder.lstat(), link=True)
     whole = folder.resolve()
     problem = problem or _problem(whole.stat())
     if problem is not None:
         return problem
-    for above in whole.parents:
+    for above in () if in_volume else whole.parents:
         mode = above.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             return f"is in {above}, in which every user can rename it; run `chmod o-w {above}`"

@@ -107,6 +107,8 @@ class RecordedDecision:
     """waiting jobs for each GPU; None: the job was overdue, so the sharing gate was not applied"""
     closed: tuple[str, ...] = ()
     """nodes that were reserved for an overdue job"""
+    waits: str = ""
+    """why the job was refused although the policy may find a slot; a replay cannot find it again"""
     companies: tuple[RecordedCompany, ...] = field(default=())
     mildness: tuple[RecordedMildness, ...] = field(default=())
 

@@ -64,14 +64,17 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """A job was placed. The slots are the answer; all other fields are what the policy was given."""
+    """A job was placed, or refused. The slots are the answer; all other fields are what the policy was given."""
 
     type: ClassVar[str] = "decision"
     at: Seconds
     job: Job
     slots: tuple[Slot, ...]
+    """none: it was refused, and waits"""
     policy: str
     queue: str = "fifo"
+    waits: str = ""
+    """why it was refused although the policy may find a slot, for instance a quota; a replay cannot find it again"""
     nodes: tuple[RecordedNode, ...] = ()
     """those that changed since the last line with nodes"""
     gone: tuple[str, ...] = ()
@@ -187,6 +190,7 @@ class Follower:
             mix=self.mix,
             crowding=line.crowding,
             closed=(*line.closed, *others),
+            waits=line.waits,
             companies=line.companies,
             mildness=line.mildness,
         )

@@ -21,6 +21,8 @@ LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET = 0.05, 0.5
 HALFWAY = 0.85
 """waiting jobs per GPU at which the least gain is halfway between: a pair of which nothing is known, with a predicted
 gain of 0.155, is tried if three wait"""
+GAIN = "gain"
+"""the check of the reason with which a gate refuses"""
 WORTH = 2.0
 """a move must gain this many times the work that it loses"""
 
@@ -60,7 +62,7 @@ def worth_sharing(score: Score, crowding: float) -> Verdict:
     if expected > least:
         return Verdict(trial=True)
     text = "sharing must add {needed_percent} % of a GPU's work; the best slot adds {available_percent} %"
-    return Verdict(Reason("gain", text, round(1000 * least), round(1000 * expected)))
+    return Verdict(Reason(GAIN, text, round(1000 * least), round(1000 * expected)))
 
 
 def find_move(belief: Belief, running: Iterable[tuple[Job, Placement]], cluster: Cluster, cost: Seconds) -> Job | None:

@@ -25,8 +25,11 @@ SETTINGS_FILE = "settings.yaml"
 """Key of the settings in that ConfigMap."""
 WHY = "cotenant-why"
 """Name of the role that allows `cotenant why pod/NAME`, and of the Secret with the key that such a request carries."""
+DECISIONS = "cotenant-decisions"
+"""Name of the role that allows `cotenant decisions --on kubernetes`, and of the Secret with the key for it. The
+recording is about the pods of all namespaces, so the key of `why` is not enough."""
 WHY_KEY = "key"
-"""Key of the entry in that Secret."""
+"""Key of the entry in those Secrets."""
 WHY_HEADER = "x-cotenant-key"
 """HTTP header that carries the content of that entry."""
 

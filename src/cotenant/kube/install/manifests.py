@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.errors import InputError
-from cotenant.kube.api.names import NAMESPACE, SCHEDULER, WEB, WEBHOOK, WHY, WHY_KEY, Json, object_of
+from cotenant.kube.api.names import DECISIONS, NAMESPACE, SCHEDULER, WEB, WEBHOOK, WHY, WHY_KEY, Json, object_of
 from cotenant.kube.install.admission import webhook_configuration
 from cotenant.kube.install.certificate import Certificate
 from cotenant.kube.install.configuration import configuration
@@ -68,7 +68,7 @@ def manifests(options: InstallOptions, certify: Callable[[str], Certificate]) ->
         *(web_rbac_objects() if options.pages else ()),
         files,
         *pairs,
-        _secret(WHY, "Opaque", {WHY_KEY: secrets.token_hex(32)}),
+        *(_secret(name, "Opaque", {WHY_KEY: secrets.token_hex(32)}) for name in (WHY, DECISIONS)),
         *(service(name) for name in certificates),
         scheduler(options.images, content, options.replicas),
         webhook(options.images, content, options.replicas),

@@ -4,7 +4,19 @@
 
 from collections.abc import Sequence
 
-from cotenant.kube.api.names import AGENT, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, WEB, WEBHOOK, WHY, Json, object_of
+from cotenant.kube.api.names import (
+    AGENT,
+    DECISIONS,
+    LEASE,
+    NAMESPACE,
+    SCHEDULER,
+    SERVICE_PORT,
+    WEB,
+    WEBHOOK,
+    WHY,
+    Json,
+    object_of,
+)
 from cotenant.kube.codec.profiles import GROUP, PLURAL
 
 RBAC = "rbac.authorization.k8s.io"
@@ -58,6 +70,19 @@ def rbac_objects() -> list[Json]:
             rules=[
                 _rule(("get",), "services/proxy", names=[f"https:{SCHEDULER}:{SERVICE_PORT}"]),
                 _rule(("get",), "secrets", names=[WHY]),
+            ],
+        ),
+        # The administrator binds this role. It allows to download the recordings of all replicas of the scheduler, each
+        # from its own pod. The names of pods are not known, so it allows requests to all pods of our namespace; what
+        # they answer without a key is their metrics and their health.
+        object_of(
+            "Role",
+            f"{RBAC}/v1",
+            DECISIONS,
+            rules=[
+                _rule(("list",), "pods"),
+                _rule(("get",), "pods/proxy"),
+                _rule(("get",), "secrets", names=[DECISIONS]),
             ],
         ),
     ]

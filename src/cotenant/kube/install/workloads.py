@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cotenant.kube.api.names import (
     AGENT,
     CONFIGURATION,
+    DECISIONS,
     EXTENDER_PORT,
     HEALTH_PORT,
     HTTPS_PORT,
@@ -33,6 +34,10 @@ from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
 PAIR = ("--certificate", f"{CERTIFICATE_FOLDER}/tls.crt", "--key", f"{CERTIFICATE_FOLDER}/tls.key")
 WHY_FOLDER = "/etc/cotenant-why"
+DECISIONS_KEY_FOLDER = "/etc/cotenant-decisions"
+DECISIONS_FOLDER = "/var/lib/cotenant-decisions"
+MOST_DECISIONS = "512Mi"
+"""Size of the folder: the recording bounds itself at half of it."""
 HISTORY_FOLDER = "/var/lib/cotenant-web"
 MOST_HISTORY = "256Mi"
 """Size of the folder: the history bounds itself at half of it."""
@@ -92,8 +97,12 @@ class AgentFlags:
 
 def scheduler(images: Images, content: str, replicas: int = 1) -> Json:
     """Return the deployment of our scheduler and a stock kube-scheduler in one pod."""
-    containers, why = [_our_scheduler(images), _stock_scheduler(images)], _secret_volume("why", WHY)
-    made = _deployment(SCHEDULER, content, replicas, containers, why)
+    volumes = (
+        _secret_volume("why", WHY),
+        _secret_volume("decisions-key", DECISIONS),
+        _own_volume("decisions", MOST_DECISIONS),
+    )
+    made = _deployment(SCHEDULER, content, replicas, [_our_scheduler(images), _stock_scheduler(images)], *volumes)
     made["spec"]["template"]["metadata"]["annotations"] |= _scraped(HTTPS_PORT, "https")
     return made
 
@@ -107,7 +116,7 @@ def webhook(images: Images, content: str, replicas: int = 1) -> Json:
 
 def web(images: Images, content: str, actions: bool = False) -> Json:
     """Return the deployment of the pages. One replica: sessions and the history are its own."""
-    made = _deployment(WEB, content, 1, [_pages(images, actions)], _history_volume())
+    made = _deployment(WEB, content, 1, [_pages(images, actions)], _own_volume("history", MOST_HISTORY))
     made["spec"]["template"]["spec"].pop("priorityClassName")  # a cluster works without its pages
     return made
 
@@ -227,8 +236,13 @@ def _our_scheduler(images: Images) -> Json:
         *("cotenant", "kube", "scheduler", "--settings", f"{FOLDER}/{SETTINGS_FILE}"),
         *("--extender", f"127.0.0.1:{EXTENDER_PORT}", "--status", f"0.0.0.0:{HTTPS_PORT}", *PAIR),
         *("--why-key", f"{WHY_FOLDER}/{WHY_KEY}", "--lease", f"{NAMESPACE}/{LEASE}"),
+        *("--decisions", DECISIONS_FOLDER, "--decisions-key", f"{DECISIONS_KEY_FOLDER}/{WHY_KEY}"),
     ]
-    mounts = [_mount("why", WHY_FOLDER)]
+    mounts = [
+        _mount("why", WHY_FOLDER),
+        _mount("decisions-key", DECISIONS_KEY_FOLDER),
+        _mount("decisions", DECISIONS_FOLDER, read_only=False),
+    ]
     return _served("scheduler", images, command, mounts, {"cpu": "100m", "memory": "256Mi"})
 
 
@@ -246,8 +260,9 @@ def _pages(images: Images, actions: bool) -> Json:
     return _served("web", images, command, mounts, {"cpu": "50m", "memory": "192Mi"})
 
 
-def _history_volume() -> Json:
-    return {"name": "history", "emptyDir": {"sizeLimit": MOST_HISTORY}}
+def _own_volume(name: str, most: str) -> Json:
+    """Return a volume that outlives the container, but not the pod."""
+    return {"name": name, "emptyDir": {"sizeLimit": most}}
 
 
 def _served(name: str, images: Images, command: Sequence[str], mounts: Sequence[Json], requests: Json) -> Json:

@@ -118,6 +118,10 @@ class Candidacy:
         """Whether our neighbour holds the lease."""
         return self._neighbour_holds()
 
+    def is_named(self) -> bool:
+        """Whether our name was on the lease, and our neighbour held it, when the lease was last read."""
+        return self._named
+
     def unready_reason(self, now: float) -> str | None:
         """Why this process must not write now; None if it may."""
         if self._leaving:

@@ -39,6 +39,9 @@ class Lead(Protocol):
     def unready_reason(self) -> str | None:
         """Why this process does not lead; None if it does."""
 
+    def is_replaced(self) -> bool:
+        """Whether another process leads, or may: an old observation is not enough for that."""
+
     async def wait_ready(self) -> str | None:
         """The same, after a wait if it may lead soon."""
 
@@ -57,6 +60,9 @@ class SoleLeader:
 
     def unready_reason(self) -> str | None:
         return None
+
+    def is_replaced(self) -> bool:
+        return False
 
     async def wait_ready(self) -> str | None:
         return None
@@ -107,6 +113,9 @@ class ElectedLeader:
     def unready_reason(self) -> str | None:
         """According to the last read of the lease."""
         return self.candidacy.unready_reason(time.monotonic())
+
+    def is_replaced(self) -> bool:
+        return not self.candidacy.is_named()
 
     async def wait_ready(self) -> str | None:
         """Wait for the next read, or for the end of a takeover."""

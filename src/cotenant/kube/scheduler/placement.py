@@ -6,7 +6,7 @@ Times are arguments, in seconds of any steady clock. If kube-scheduler sends ful
 answer holds no slot.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -17,6 +17,7 @@ from cotenant.core.placement.check import plain_text
 from cotenant.core.placement.ranking import Fit, rate
 from cotenant.core.queueing.backfill import Reservation
 from cotenant.core.queueing.eviction import Way
+from cotenant.core.sharing.gates import GAIN
 from cotenant.core.sharing.speeds import Belief
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
@@ -86,6 +87,8 @@ class Placer:
         self.feasibility = Feasibility(state, quotas, must_wait)
         self.considered: Signal[[View, frozenset[str], Slot, float | None]] = Signal()
         """a slot was chosen for a pod among these nodes, with this crowding (None: the sharing gate was not applied)"""
+        self.refused: Signal[[View, frozenset[str], float, Collection[str], str]] = Signal()
+        """a pod was refused on these nodes, with this crowding: classes of reasons, and what its gang or quota said"""
         self.reasons = Reasons(state, settings, self.views, self.feasibility)
 
     def filter(self, args: ExtenderArgs, now: float) -> FilterResult:
@@ -102,7 +105,11 @@ class Placer:
             uid = args.pod.metadata.uid
             if query.whole is None and self._state.node_of(uid) is None and not self._state.is_reserved(uid):
                 self._state.release(uid)
-            return query.refuse(self.reasons.classes(view, query, waits))
+            classes = self.reasons.classes(view, query, waits)
+            if query.whole is None:
+                outside = waits if waits is not None and waits.check != GAIN else ""
+                self.refused.send(view, query.every, self.feasibility.crowding, classes.values(), str(outside))
+            return query.refuse(classes)
         if len(names) == 1 and query.whole is None:
             self._hold(view, names[0], now, query.every)
         return query.answer(names)

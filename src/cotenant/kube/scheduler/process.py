@@ -10,7 +10,6 @@ import asyncio
 import gc
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +21,7 @@ from typing import NoReturn
 import uvloop
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.history.decisions import DecisionRecorder, begin_line
-from cotenant.history.segments import MemorySegments
+from cotenant.history.segments import FolderSegments, MemorySegments, SegmentError, Segments
 from cotenant.kube.api.access import Access, find_access
 from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.client import Client, Limits
@@ -67,7 +65,7 @@ from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.reclaim import Reclaimer
-from cotenant.kube.scheduler.recording import PodRecorder
+from cotenant.kube.scheduler.recording import MOST_RECORDED, Cursor, make_recorder
 from cotenant.kube.scheduler.release import Releaser
 from cotenant.kube.scheduler.resize import Resizer
 from cotenant.kube.scheduler.retry import Retrier
@@ -101,6 +99,10 @@ class SchedulerOptions:
     key: Path | None = None
     why_key: Path | None = None
     """file with the key that `why` requires; None: the endpoint is disabled"""
+    decisions: Path | None = None
+    """volume for recorded decisions; None: they are kept in memory"""
+    decisions_key: Path | None = None
+    """the same for `decisions`, which is about the pods of all namespaces"""
     client_authority: Path | None = None
     """CA of the clients that may call the extender if it does not listen on loopback"""
     lease: tuple[str, str] | None = None
@@ -143,6 +145,7 @@ class Scheduler:
         errors: ErrorLog,
         *,
         election: Election | None = None,
+        recorded: Segments | None = None,
         pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
     ) -> None:
         signals = Signals()
@@ -167,19 +170,7 @@ class Scheduler:
         self.reclaimer = Reclaimer(shared)
         self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
         self.foresight = Foresight(shared)
-        self.decisions = PodRecorder(
-            DecisionRecorder(
-                MemorySegments(),
-                lambda: begin_line(
-                    time.time(),
-                    "kubernetes",
-                    settings.scheduler.policy,
-                    settings.queue.order,
-                    settings.queue.backfill,
-                ),
-                lambda text: errors.report("decisions", text),
-            )
-        )
+        self.decisions = make_recorder(recorded or MemorySegments(), settings, errors, self.state, self.lead)
         self._subscribe(signals, queue)
         lengths = {
             "waiting": lambda: self.state.waiting,
@@ -243,6 +234,8 @@ class Scheduler:
             self.decisions.pod_changed,
         )
         self.placer.considered.subscribe(self.decisions.considered)
+        self.placer.refused.subscribe(self.decisions.refused)
+        self.profiles.accepted.subscribe(self.decisions.reported)
         signals.node_changed.subscribe(
             self.objectives.node_changed, GpuEvents(self._shared).node_changed, self.reclaimer.node_changed
         )
@@ -258,6 +251,7 @@ class Scheduler:
             self.placer.views.warm_up,
             self.retrier.on_lead_won,
             self.releaser.on_freed,
+            self.decisions.began,
         )
 
     def for_kube_scheduler(self) -> Routes:
@@ -265,18 +259,21 @@ class Scheduler:
         extender = Extender(self._shared, self.binder, self.preemptor)
         return {**extender.routes(), **self.metrics.routes(), **self._health()}
 
-    def for_operators(self, why_key: Callable[[], bytes] | None = None) -> Routes:
+    def for_operators(
+        self, why_key: Callable[[], bytes] | None = None, decisions_key: Callable[[], bytes] | None = None
+    ) -> Routes:
         """The routes of the second port. Every pod of the cluster can reach it, so all that name pods require a key."""
         routes = {**self.metrics.routes(), **self._health()}
         if why_key is not None:
             routes["why"] = Route(method="GET", answer=self._why, segments=2, refuse=status_reply, key=why_key)
             routes["whatif"] = Route(method="GET", answer=self._what_if, segments=2, refuse=status_reply, key=why_key)
-            routes["decisions"] = Route(
-                method="GET", answer=self._decisions, segments=2, refuse=status_reply, key=why_key
-            )
             for name in (GPUSHARE, TOPOLOGY):
                 answer = partial(self._inspect, name)
                 routes[name] = Route(method="GET", answer=answer, segments=1, optional_segments=1, key=why_key)
+        if decisions_key is not None:
+            routes["decisions"] = Route(
+                method="GET", answer=self._decisions, segments=2, refuse=status_reply, key=decisions_key
+            )
         return routes
 
     async def run(self) -> NoReturn:
@@ -344,10 +341,12 @@ class Scheduler:
         return json_reply(WhatIfPod(metadata=Named(name=NEW, namespace=words[0]), answer=answer))
 
     async def _decisions(self, words: tuple[str, ...], _body: bytes) -> Reply:
-        """Answers `decisions/SINCE/SKIP` with a page of recorded lines."""
-        if not all(word.isascii() and word.isdecimal() and len(word) < 16 for word in words):
-            return status_reply(400, "expected /decisions/SECONDS/LINES, two whole numbers")
-        lines, following = await asyncio.to_thread(self.decisions.page, float(words[0]), int(words[1]))
+        """Answers `decisions/SINCE/PART-LINE` with a page of recorded lines."""
+        part, _, line = words[1].partition("-")
+        if not all(word.isascii() and word.isdecimal() and len(word) < 16 for word in (words[0], part, line)):
+            return status_reply(400, "expected /decisions/SECONDS/PART-LINE, three whole numbers")
+        lines, after = await asyncio.to_thread(self.decisions.page, float(words[0]), Cursor(int(part), int(line)))
+        following = None if after is None else f"{after.part}-{after.line}"
         return json_reply(DecisionPage(metadata=Named(name=words[1], namespace=words[0]), lines=lines, next=following))
 
     async def _inspect(self, system: str, words: tuple[str, ...], _body: bytes) -> Reply:
@@ -374,7 +373,7 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     client = Client(access, CLIENT_LIMITS, agent=settings.scheduler.name)
     lease_client = Client(access, LEASE_LIMITS, agent=settings.scheduler.name)
     election = None if options.lease is None else Election(lease_client, *options.lease, gethostname())
-    scheduler = Scheduler(client, settings, errors, election=election)
+    scheduler = Scheduler(client, settings, errors, election=election, recorded=_recorded(options.decisions, errors))
     listeners = _listeners(options, scheduler)
     print(f"cotenant: the scheduler listens at {' and '.join(one.address for one in listeners)}", flush=True)
     try:
@@ -388,8 +387,20 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     except ExceptionGroup as failed:
         raise CotenantError(f"the scheduler ended: {describe(_first(failed))}") from failed
     finally:
+        scheduler.decisions.close()
         await client.close()
         await lease_client.close()
+
+
+def _recorded(folder: Path | None, errors: ErrorLog) -> Segments | None:
+    """The files of recorded decisions. Pods are placed also without them."""
+    if folder is None:
+        return None
+    try:
+        return FolderSegments(folder / "recorded", total_bytes=MOST_RECORDED, in_volume=True)
+    except SegmentError as error:
+        errors.report("decisions", f"{error}; they are kept in memory only")
+        return None
 
 
 def _first(failed: BaseException) -> BaseException:
@@ -401,6 +412,8 @@ async def ready(scheduler: Scheduler) -> None:
     while scheduler.unready_reason() is not None:
         await asyncio.sleep(READY_S)
     scheduler.placer.views.warm_up()
+    if not scheduler.lead.is_replaced():
+        scheduler.decisions.began()
     # Almost all objects of now stay: if the garbage collector scanned them again and again, calls would be delayed.
     gc.collect()
     gc.freeze()
@@ -424,7 +437,9 @@ def _listeners(options: SchedulerOptions, scheduler: Scheduler) -> list[Listener
         listeners.append(
             Listener(
                 listen(*options.status),
-                application(scheduler.for_operators(_key_in(options.why_key)), scheduler.errors),
+                application(
+                    scheduler.for_operators(_key_in(options.why_key), _key_in(options.decisions_key)), scheduler.errors
+                ),
                 _certificates(options, scheduler.errors, None),
             )
         )

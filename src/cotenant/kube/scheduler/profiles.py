@@ -24,6 +24,7 @@ from cotenant.kube.codec.profiles import PodSpeed, ProfileSpec, WorkloadProfile,
 from cotenant.kube.codec.settings import MOST_MEMORY, MeasuredMemory
 from cotenant.kube.scheduler.measurements import Change, Measurements
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.signals import Signal
 
 MOST_OWN = 16
 """sets of namespaces whose own predictions are kept"""
@@ -143,6 +144,8 @@ class Profiles:
         """memory of the largest GPU of each type, at the last refresh"""
         self._changed: dict[str, ProfileSpec | None] = {}
         """what was used, before the last refresh, of objects that have changed since"""
+        self.accepted: Signal[[ProfileSpec]] = Signal()
+        """an object that is used came or changed"""
 
     def profile_changed(self, old: WorkloadProfile | None, new: WorkloadProfile | None) -> None:
         """Handler of the watch; takes effect with the next `refresh`."""
@@ -182,6 +185,7 @@ class Profiles:
                     del self._used[old.node]
             if new is not None:
                 self._used.setdefault(new.node, {})[name] = new
+                self.accepted.send(new)
             if _measured(old) != _measured(new):
                 changes[name] = Change(_measured(old), _measured(new))
         self._changed.clear()

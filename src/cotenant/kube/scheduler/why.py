@@ -136,8 +136,8 @@ class DecisionPage(msgspec.Struct, frozen=True, kw_only=True):
 
     metadata: Named
     lines: list[str]
-    next: int | None = None
-    """how many lines to skip to get the next page; None: this is the last one"""
+    next: str | None = None
+    """where the next page begins; None: this is the last one"""
 
 
 class _Secret(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,28 +173,24 @@ def decode_template(text: str) -> Pod:
     return decode_pod(content)
 
 
-async def ask_for_decisions(access: Access, since: int) -> bytes:
-    """The recorded lines of the scheduler that leads; CotenantError if it cannot be reached."""
-    lines: list[str] = []
-    following: int | None = 0
-    while following is not None:
-        page = await _ask(access, "decisions", str(since), str(following), DecisionPage)
-        lines += page.lines
-        following = page.next
-    return "".join(lines).encode()
-
-
 async def _ask(access: Access, verb: str, namespace: str, pod: str, kind: type[T]) -> T:
     service = f"https:{SCHEDULER}:{SERVICE_PORT}"
     group = f"api/v1/namespaces/{NAMESPACE}/services/{service}/proxy/{verb}"
     try:
-        async with _client(access) as client:
-            secret = await client.get(_SECRETS, WHY, namespace=NAMESPACE)
-        key = {WHY_HEADER: b64decode(secret.data[WHY_KEY]).decode("latin-1")}
-        async with _client(access, key) as client:
+        async with client_with_key(access, WHY) as client:
             return await client.get(Kind(namespace, kind, group=group), pod)
     except ApiError as error:
         raise CotenantError(_message(error, namespace, pod)) from None
+
+
+@asynccontextmanager
+async def client_with_key(access: Access, secret: str) -> AsyncIterator[Client]:
+    """A client whose requests carry the key of a Secret of the installation."""
+    async with _client(access) as client:
+        found = await client.get(_SECRETS, secret, namespace=NAMESPACE)
+    key = {WHY_HEADER: b64decode(found.data[WHY_KEY]).decode("latin-1")}
+    async with _client(access, key) as client:
+        yield client
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import (
     AGENT,
     CONFIGURATION,
+    DECISIONS,
     LEASE,
     NAMESPACE,
     SCHEDULER,
@@ -111,7 +112,7 @@ def _expected(settings: KubeSettings) -> Iterable[Key]:
     """The objects that an installation has."""
     yield from map(Key.of, (profile_definition(), *rbac_objects(), *admission_policies(settings)))
     yield Key("ConfigMap", CONFIGURATION, NAMESPACE)
-    yield from (Key("Secret", name, NAMESPACE) for name in (SCHEDULER, WEBHOOK, WHY))
+    yield from (Key("Secret", name, NAMESPACE) for name in (SCHEDULER, WEBHOOK, WHY, DECISIONS))
     yield from (Key("Service", name, NAMESPACE) for name in (SCHEDULER, WEBHOOK))
     yield from (Key("Deployment", name, NAMESPACE) for name in (SCHEDULER, WEBHOOK))
     yield Key("DaemonSet", AGENT, NAMESPACE)
