@@ -89,6 +89,21 @@ def test_no_disruption_budget_keeps_memory_that_was_only_lent() -> None:
     play(story)
 
 
+def test_a_pod_that_is_deleted_with_a_long_grace_period_leaves_now() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await tenants(plane, "slow", "soon", "owner")
+        for name, grace in (("slow", 86400), ("soon", 5)):
+            gone = {"deletionTimestamp": "2030-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}
+            plane.server.merge(name, {"metadata": gone}, "team")
+        known = plane.scheduler.reclaimer._shared.pods.objects
+        await until(lambda: all(known["team", name].metadata.deletion_timestamp for name in ("slow", "soon")))
+        report(plane, "owner", 2000, slow=1500, soon=1000)
+        await until(lambda: plane.server.evicted == ["slow"])
+        await until(lambda: plane.events("Reclaimed"))
+
+    play(story)
+
+
 def test_a_protected_pod_stays() -> None:
     async def story(plane: ControlPlane) -> None:
         await tenants(plane, "far", "owner")

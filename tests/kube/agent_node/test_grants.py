@@ -143,7 +143,7 @@ def test_a_container_borrows_and_its_owner_gets_it_back_though_the_agent_was_kil
     asyncio.run(story())
 
 
-def test_a_pod_that_leaves_is_not_named_again(node: Node) -> None:
+def test_a_pod_that_leaves_soon_is_not_named_again(node: Node) -> None:
     async def story() -> None:
         far, owner = node.add("far", elastic(4096, 8000)), node.add("owner", elastic(4096, 8000))
         with node.probe(far) as one, node.probe(owner) as other:
@@ -151,8 +151,16 @@ def test_a_pod_that_leaves_is_not_named_again(node: Node) -> None:
             wanting = Allocation(other, 0, 3900)
             await node.until(lambda: node.lacks() == [("uid-owner", ["uid-far"])])
             pod = node.pods["uid-far"]
-            leaving = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
-            node.pods["uid-far"] = msgspec.structs.replace(pod, metadata=leaving)
+            replace = msgspec.structs.replace
+            leaving = replace(
+                pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600
+            )
+            node.pods["uid-far"] = replace(pod, metadata=leaving)
+            node.start_agent()
+            node.published.clear()
+            await node.until(lambda: node.lacks() == [("uid-owner", ["uid-far"])])  # it could stay for ten minutes
+            leaving = replace(leaving, deletion_grace_period_seconds=5)
+            node.pods["uid-far"] = replace(pod, metadata=leaving)
             node.agent.pods_changed()
             await node.until(lambda: not node.lacks())
             one.process.kill()

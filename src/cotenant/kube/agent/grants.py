@@ -27,7 +27,7 @@ from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record, Share, tenant_for, valid_record
-from cotenant.kube.codec.grants import MOST_ABOVE, GrantReport, Lack, grants_for
+from cotenant.kube.codec.grants import MOST_ABOVE, GrantReport, Lack, grants_for, leaves_soon
 from cotenant.kube.codec.paths import GRANTS
 from cotenant.kube.codec.request import container_names
 from cotenant.node.devices.backend import GpuUsage
@@ -105,7 +105,7 @@ class PodGrants:
         pods = [pod for pod in self._pods() if not has_ended(pod)]
         known = {pod.metadata.uid: (pod, record) for pod in pods if (record := valid_record(pod)) is not None}
         self._records = {uid: record for uid, (_, record) in known.items()}
-        self._leaving = frozenset(uid for uid, (pod, _) in known.items() if pod.metadata.deletion_timestamp is not None)
+        self._leaving = frozenset(uid for uid, (pod, _) in known.items() if leaves_soon(pod))
         before = {one.key for one in self._tenants}
         self._tenants = tuple(one for pod, record in known.values() for one in _tenants(pod, record))
         keys = {one.key for one in self._tenants}

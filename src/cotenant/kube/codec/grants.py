@@ -12,13 +12,15 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cotenant.kube.api.objects import Node
+from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import Identity, Uuid
 from cotenant.kube.codec.inventory import GRANTS, MOST_NODE_GPUS, VERSION, Amount
 from cotenant.kube.codec.keys import decode_annotation
 
 MOST_PODS = 256
 MOST_ABOVE = 64
+GRACE_S = 5
+"""Between SIGTERM and SIGKILL of a pod that is evicted: the pod that waits gets an error after 30 s."""
 
 
 class GrantReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,3 +69,9 @@ def grants_of(node: Node) -> Grants:
     """What the agent of a node has written; InputError if the annotation cannot be understood."""
     text = node.metadata.annotations.get(GRANTS)
     return NO_GRANTS if text is None else decode_annotation(GRANTS, text, Grants, VERSION)
+
+
+def leaves_soon(pod: Pod) -> bool:
+    """Whether a pod gives its memory back in any case: not if its author deletes it with a long grace period."""
+    about = pod.metadata
+    return about.deletion_timestamp is not None and (about.deletion_grace_period_seconds or 0) <= GRACE_S

@@ -19,7 +19,7 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import Record
-from cotenant.kube.codec.grants import NO_GRANTS, GrantReport, Grants, Lack, grants_of
+from cotenant.kube.codec.grants import GRACE_S, NO_GRANTS, GrantReport, Grants, Lack, grants_of, leaves_soon
 from cotenant.kube.scheduler.events import RECLAIM_REFUSED, RECLAIMED
 from cotenant.kube.scheduler.lease import NOT_LEADING
 from cotenant.kube.scheduler.naming import visible_to
@@ -29,8 +29,6 @@ AGAIN_S = 2.0
 """between two attempts for a pod that still lacks something"""
 SPARED_S = 30.0
 """until an eviction that was refused is tried again, and until one that was granted counts as failed"""
-GRACE_S = 5
-"""between SIGTERM and SIGKILL: the pod that waits gets an error after 30 s"""
 GONE = (404, 409)
 """the pod is gone, or it is another pod of the same name"""
 
@@ -103,7 +101,7 @@ class Reclaimer:
                 return
             if pod is None or uid == lack.pod or not _is_elastic_on(self._record(uid), lack.gpu):
                 continue
-            if uid in self._evicted or pod.metadata.deletion_timestamp is not None or await self._evict(pod, lack):
+            if uid in self._evicted or leaves_soon(pod) or await self._evict(pod, lack):
                 missing -= above
             elif (refused := self._refused.get(uid)) is not None and refused.by_budget:
                 spared.append((pod, above))
