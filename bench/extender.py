@@ -177,8 +177,9 @@ def _cpu_s(pid: int) -> float:
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-def ask_all(measured: Measured, nodes: int, pods: Iterable[int] = range(CALLS)) -> None:
-    """Has these pods placed, one after the other."""
+def ask_all(measured: Measured, nodes: int, pods: Iterable[int] = range(CALLS), *, bind: bool = True) -> None:
+    """Has these pods placed, one after the other; without `bind` they stay where they are, and can be asked about
+    again."""
     random = Random(7)
     names = [f"node-{i:05d}" for i in range(nodes)]
     connection = HTTPConnection("127.0.0.1", measured.started.port, timeout=60)
@@ -190,12 +191,12 @@ def ask_all(measured: Measured, nodes: int, pods: Iterable[int] = range(CALLS)) 
         args = {"Pod": pod, "NodeNames": names[at:] + names[:at]}
         kind = {NEW - 1: "new demand", NEW // 2: "refused"}.get(number % NEW)
         found = _call(connection, measured, "filter", args, kind)
-        if not found["NodeNames"]:
+        if not found["NodeNames"] or not bind:
             continue
         (best,) = found["NodeNames"]
         about = pod["metadata"]
-        bind = {"PodName": about["name"], "PodNamespace": about["namespace"], "PodUID": about["uid"], "Node": best}
-        bound = _call(connection, measured, "bind", bind)
+        binding = {"PodName": about["name"], "PodNamespace": about["namespace"], "PodUID": about["uid"], "Node": best}
+        bound = _call(connection, measured, "bind", binding)
         if bound["Error"]:
             raise AssertionError(bound["Error"])
     connection.close()

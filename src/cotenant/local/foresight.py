@@ -9,7 +9,7 @@ from cotenant.core.model import Job
 from cotenant.core.queueing.eviction import Stake
 from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.core.suggestions.outlook import outlook
-from cotenant.core.suggestions.search import Memory, Search
+from cotenant.core.suggestions.search import Memory, Search, finished
 from cotenant.core.suggestions.suggesting import ordered, suggestions
 from cotenant.core.units import Seconds
 from cotenant.local.admission import Admission
@@ -40,7 +40,8 @@ class Foresight:
         job = self._admission.admit(NEW, wanted, self._now(), introduce=False)
         search = self._search(job, len(self._queue) + 1)
         workloads = {one.id: one.workload.name for one in self._tenants.placed.values()}
-        found = outlook(search, workloads if wanted.workload is None else workloads | {NEW: wanted.workload})
+        named = workloads if wanted.workload is None else workloads | {NEW: wanted.workload}
+        found = finished(outlook(search, named))
         notes = [note for note in (self._admission.note(wanted),) if note is not None]
         for placement in found.placements:
             notes += no_share_notes(job.demand, self._tenants.cluster.node(placement.slot.node), placement.slot.gpus)

@@ -6,19 +6,19 @@ A page is kept for a second. However often it is scraped, and by however many cl
 """
 
 import asyncio
-import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.utils import floatToGoString
 
 from cotenant.metrics.bounds import kinds, label, shown
 from cotenant.metrics.counts import Counts
 from cotenant.metrics.figures import NodeFigures
 from cotenant.metrics.hami import HAMI_GPU, HAMI_POD, PodGpu
-from cotenant.metrics.table import GPU, NODE, OMITTED, PAGES, TENANT, TENANT_GPU, Measured, Type
+from cotenant.metrics.table import GPU, NODE, OMITTED, PAGES, TENANT, TENANT_GPU, Measured
 
 T = TypeVar("T")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,7 +27,7 @@ FRESH_S = 1.0
 TURN_S = 0.001
 """After so long, other tasks of the event loop run."""
 CHUNK = 100
-"""Samples that are written at a time, which takes less than a millisecond."""
+"""GPUs or tenants whose values are written at a time, which takes less than a millisecond."""
 
 
 class Page:
@@ -61,23 +61,23 @@ class Page:
         figures = None if self._node is None else await self._node()
         pieces = [b""]
         turn = time.perf_counter()
-        for family in self._families(figures):
-            for piece in written(family):
-                pieces.append(piece)
-                if time.perf_counter() - turn > TURN_S:
-                    await asyncio.sleep(0)
-                    turn = time.perf_counter()
+        for piece in self._pieces(figures):
+            pieces.append(piece)
+            if time.perf_counter() - turn > TURN_S:
+                await asyncio.sleep(0)
+                turn = time.perf_counter()
         self._page, self._made = b"".join(pieces), self._clock()
         return self._page
 
-    def _families(self, figures: NodeFigures | None) -> Iterator[Family]:
-        yield from self._counts.families()
+    def _pieces(self, figures: NodeFigures | None) -> Iterator[bytes]:
+        for family in self._counts.families():
+            yield generate_latest(_Collected([family]))
         if figures is not None:
-            yield from node_families(figures, hami=self._hami)
+            yield from node_text(figures, hami=self._hami)
 
 
-def node_families(figures: NodeFigures, *, hami: bool = False) -> Iterator[Family]:
-    """The metrics of a node, and those of HAMi's names, in the order of the tables."""
+def node_text(figures: NodeFigures, *, hami: bool = False) -> Iterator[bytes]:
+    """The metrics of a node, and those of HAMi's names, in the order of the tables and in pieces."""
     tenants, omitted = shown(figures.tenants)
     node, limited = label(figures.node), _with_few_kinds(figures)
     gpus = [((node, label(gpu.uuid)), gpu) for gpu in figures.gpus]
@@ -85,28 +85,18 @@ def node_families(figures: NodeFigures, *, hami: bool = False) -> Iterator[Famil
     parts = [
         ((node, label(use.uuid), label(one.namespace), label(one.name)), use) for one in tenants for use in one.gpus
     ]
-    yield from (_family(row, gpus) for row in GPU)
-    yield from (_family(row, parts) for row in TENANT_GPU)
-    yield from (_family(row, whole) for row in TENANT)
-    yield from (_family(row, [((node,), limited)]) for row in NODE)
-    yield _family(OMITTED, [((node,), omitted)])
+    yield from _written(GPU, gpus)
+    yield from _written(TENANT_GPU, parts)
+    yield from _written(TENANT, whole)
+    yield from _written(NODE, [((node,), limited)])
+    yield from _written((OMITTED,), [((node,), omitted)])
     if hami:
         on_gpu = [((node,), gpu) for gpu in figures.gpus]
         of_pods = [
             ((node,), PodGpu(one, place, use)) for one in tenants if one.namespace for place, use in enumerate(one.gpus)
         ]
-        yield from (_family(row, on_gpu) for row in HAMI_GPU)
-        yield from (_family(row, of_pods) for row in HAMI_POD)
-
-
-def written(family: Family) -> Iterator[bytes]:
-    """A family in the text format, in pieces of at most `CHUNK` samples."""
-    samples = family.samples
-    for begin in range(0, max(1, len(samples)), CHUNK):
-        part = Family(family.name, family.documentation, family.type)
-        part.samples = samples[begin : begin + CHUNK]
-        text = generate_latest(_Collected([part]))
-        yield text if begin == 0 else text.split(b"\n", 2)[2]  # the lines with help and type come once
+        yield from _written(HAMI_GPU, on_gpu)
+        yield from _written(HAMI_POD, of_pods)
 
 
 class _Collected:
@@ -117,18 +107,40 @@ class _Collected:
         return self._families
 
 
-def _family(row: Measured[T], subjects: Iterable[tuple[tuple[str, ...], T]]) -> Family:
-    name = row.name.removesuffix("_total") if row.type is Type.COUNTER else row.name
-    family = Family(name, row.help, row.type)
-    names, value, values = row.labels, row.value, row.values
+# A node has thousands of series. The client library makes several objects for each; here the labels of a subject are
+# written once for all rows.
+
+
+def _written(rows: Iterable[Measured[T]], subjects: Sequence[tuple[tuple[str, ...], T]]) -> Iterator[bytes]:
+    """Rows of the table in the text format, in pieces of at most `CHUNK` subjects."""
+    known: dict[tuple[str, ...], list[tuple[str, T]]] = {}
+    for row in rows:
+        names = row.labels[: len(row.labels) - len(row.more)]
+        if names not in known:
+            known[names] = [(_labels(names, values), subject) for values, subject in subjects]
+        help_ = row.help.replace("\\", "\\\\").replace("\n", "\\n")
+        yield f"# HELP {row.name} {help_}\n# TYPE {row.name} {row.type}\n".encode()
+        for begin in range(0, len(known[names]), CHUNK):
+            yield "".join(_lines(row, known[names][begin : begin + CHUNK])).encode()
+
+
+def _lines(row: Measured[T], subjects: Iterable[tuple[str, T]]) -> Iterator[str]:
+    name, value, values = row.name, row.value, row.values
     for labels, subject in subjects:
         if value is not None:
             number = value(subject)
-            family.add_sample(row.name, dict(zip(names, labels, strict=True)), math.nan if number is None else number)
+            yield f"{name}{{{labels}}} {'NaN' if number is None else floatToGoString(number)}\n"
         elif values is not None:
             for more, number in values(subject):
-                family.add_sample(row.name, dict(zip(names, (*labels, *map(label, more)), strict=True)), number)
-    return family
+                yield f"{name}{{{labels},{_labels(row.more, map(label, more))}}} {floatToGoString(number)}\n"
+
+
+def _labels(names: Iterable[str], values: Iterable[str]) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _with_few_kinds(figures: NodeFigures) -> NodeFigures:

@@ -182,7 +182,7 @@ class GpuArrays:
 
     def columns(self, cluster: Cluster, at: NDArray[np.intp] | None = None) -> Columns:
         """The GPUs of these nodes of a cluster (default: all)."""
-        self._look(cluster)
+        self.look(cluster)
         return self._columns(at)
 
     def _columns(self, at: NDArray[np.intp] | None) -> Columns:
@@ -191,7 +191,7 @@ class GpuArrays:
 
     def labels(self, policy: Orders, feasible: Feasibility, cluster: Cluster) -> Labels:
         """A number for every node, larger if the policy prefers it, `REFUSED` if the demand does not fit; read-only."""
-        self._look(cluster)
+        self.look(cluster)
         demand = feasible.demand
         known = self._known.get(demand)
         if known is None:
@@ -231,13 +231,13 @@ class GpuArrays:
                 answer.append((count, int(np.where(here, near, -np.inf).argmax())))
         return answer
 
-    def _look(self, cluster: Cluster) -> None:
-        """Copies what is new in a cluster."""
+    def look(self, cluster: Cluster, most: int | None = None) -> bool:
+        """Copies what is new in a cluster, of at most so many nodes; whether there may be more."""
         if self._names is not cluster.names:
             self._align(cluster)
-        stale = (self._seen != cluster.versions).nonzero()[0]
+        stale = (self._seen != cluster.versions).nonzero()[0][:most]
         if len(stale) == 0:
-            return
+            return False
         self._seen[stale] = cluster.versions[stale]
         nodes = [cluster.at(i) for i in stale.tolist()]
         more = max(len(node.compute) for node in nodes) - self._gpus.shape[1]
@@ -259,6 +259,7 @@ class GpuArrays:
             self._type_names = tuple(self._types)
             for i, machine in zip(at, new, strict=True):
                 machines[i] = machine
+        return len(stale) == most
 
     def _align(self, cluster: Cluster) -> None:
         """Nodes joined or left: keep what is known of those that stayed."""

@@ -39,6 +39,8 @@ FEW = 8
 """up to this many nodes are rated faster than compared in arrays"""
 _EXAMPLE = Reads.TYPE | Reads.TENANTS
 """what GPUs with the same set of tenants have in common (`GpuArrays.examples`)"""
+STEP = 250
+"""nodes that one step of a preparation reads or rates: some hundredths of a second if no two are alike"""
 SOME = 64
 """up to this many nodes are looked up by name rather than found in the order of all"""
 
@@ -152,11 +154,9 @@ class Ranker:
         only = self._home(demand, cluster)
         if only is not None:
             return next(iter(self.top(demand, cluster, only.difference(closed), 1)), None)
-        by_gpu = self._by_gpu > 0 and demand.gpus > 0 and not demand.containers
+        by_gpu = self._has_ceilings(demand)
         labels = self._ceilings(demand, cluster) if by_gpu else self._labels(demand, cluster)
-        if closed:
-            labels = labels.copy()
-            labels[[cluster.index[name] for name in closed]] = REFUSED
+        labels = _without(labels, cluster, closed)
         if by_gpu and not self._settle(demand, cluster, labels):
             return self.best(demand, cluster, draw, closed)
         if self.policy.random and draw is not None:
@@ -168,6 +168,35 @@ class Ranker:
             return None
         i = int(labels.argmax())  # the first of equals: name order
         return None if labels[i] == REFUSED else Fit(*self._shapes[demand].fit(i))
+
+    def prepare(
+        self, demand: Demand, cluster: Cluster, closed: Collection[str] = (), *, every: bool = False
+    ) -> Iterator[None]:
+        """Rates in steps what `best` reads, so that it is fast after that; with `every`, also what `top` reads.
+
+        Each step begins with what is known then, because other demands and clusters may be ranked between the steps.
+        """
+        if self._home(demand, cluster) is not None:
+            return
+        for _ in range(4 * len(cluster) // STEP + FEW):  # an end, even if what is known is forgotten again and again
+            shape = self._shape(demand, cluster)
+            if self._arrays.look(cluster, STEP):
+                yield None
+                continue
+            if self._has_ceilings(demand) and not every:
+                labels = _without(self._ceilings(demand, cluster), cluster, closed)
+                level = self._unsettled(shape, cluster, labels)
+                if level is None:
+                    return
+                self._rate_level(demand, cluster, shape, level[:STEP])
+            else:
+                stale = self._inexact(shape, cluster)[:STEP]
+                if len(stale) == 0:
+                    return
+                self._rate_all(demand, cluster, shape, stale)
+            if shape.ladder.renumbered:
+                shape.forget()
+            yield None
 
     def top(
         self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
@@ -293,16 +322,21 @@ class Ranker:
     def _labels(self, demand: Demand, cluster: Cluster) -> Labels:
         """Labels of the exact score of every node."""
         shape = self._shape(demand, cluster)
-        stale = shape.seen != cluster.versions
-        if self._by_gpu:
-            stale |= shape.doubt > SURE
-        stale = stale.nonzero()[0]
+        stale = self._inexact(shape, cluster)
         if len(stale):
             self._rate_all(demand, cluster, shape, stale)
         if shape.worn_out:
             shape.forget()
             return self._labels(demand, cluster)
         return shape.labels
+
+    def _inexact(self, shape: Shape, cluster: Cluster) -> NDArray[np.intp]:
+        """The nodes whose label is not that of their exact score."""
+        stale = shape.seen != cluster.versions
+        if self._by_gpu:
+            stale |= shape.doubt > SURE
+        found: NDArray[np.intp] = stale.nonzero()[0]
+        return found
 
     # Ceilings and settling. Invariant: the label of a node is at least the label of its exact score, and equal to it if
     # `doubt` is SURE; a node whose label is REFUSED does not fit. So if the node with the largest label is sure, no
@@ -331,20 +365,29 @@ class Ranker:
             return self._ceilings(demand, cluster)
         return shape.labels
 
+    def _has_ceilings(self, demand: Demand) -> bool:
+        return self._by_gpu > 0 and demand.gpus > 0 and not demand.containers
+
     def _settle(self, demand: Demand, cluster: Cluster, labels: Labels) -> bool:
         """Rates the nodes with the largest label until the best is sure; False if labels were renumbered meanwhile."""
-        shape, versions = self._shapes[demand], cluster.versions
-        while len(labels) and labels[i := labels.argmax()] > REFUSED and (doubt := shape.doubt[i]) > SURE:
-            level = ((labels == labels[i]) & (shape.doubt == doubt)).nonzero()[0]
-            if doubt == BY_TENANTS:
-                self._rate_gpus(demand, cluster, shape, level)
-            else:
-                level = level[versions[level] == versions[i]]
-                self._rate_all(demand, cluster, shape, level)
+        shape = self._shapes[demand]
+        while (level := self._unsettled(shape, cluster, labels)) is not None:
+            self._rate_level(demand, cluster, shape, level)
             if shape.ladder.renumbered:
                 return False
             labels[level] = shape.labels[level]
         return True
+
+    def _unsettled(self, shape: Shape, cluster: Cluster, labels: Labels) -> NDArray[np.intp] | None:
+        """The nodes with the largest label that must be rated next; None if the best node is sure."""
+        if len(labels) == 0 or labels[i := labels.argmax()] == REFUSED or (doubt := shape.doubt[i]) == SURE:
+            return None
+        level: NDArray[np.intp] = ((labels == labels[i]) & (shape.doubt == doubt)).nonzero()[0]
+        return level if doubt == BY_TENANTS else level[cluster.versions[level] == cluster.versions[i]]
+
+    def _rate_level(self, demand: Demand, cluster: Cluster, shape: Shape, level: NDArray[np.intp]) -> None:
+        rate_them = self._rate_gpus if shape.doubt[level[0]] == BY_TENANTS else self._rate_all
+        rate_them(demand, cluster, shape, level)
 
     def _heights(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> Labels:
         """Labels of an upper bound of the score of a slot with each GPU, from the GPU's type and tenants."""
@@ -421,3 +464,12 @@ class Ranker:
             labels.append(rated[0])
             slots[i] = rated[1]
         shape.labels[stale], shape.seen[stale], shape.doubt[stale] = labels, versions, SURE
+
+
+def _without(labels: Labels, cluster: Cluster, closed: Collection[str]) -> Labels:
+    """The labels with closed nodes as refused."""
+    if not closed:
+        return labels
+    labels = labels.copy()
+    labels[[cluster.index[name] for name in closed]] = REFUSED
+    return labels

@@ -14,7 +14,7 @@ from cotenant.core.placement.ranking import Fit, Ranking
 from cotenant.core.sharing.gates import PLACE
 from cotenant.core.sharing.orders import tenants_on
 from cotenant.core.sharing.speeds import Belief, tenant_set_of
-from cotenant.core.suggestions.search import Search
+from cotenant.core.suggestions.search import Search, Steps
 
 MOST_RANKED = 1000
 """nodes up to which all are ranked by any policy"""
@@ -56,12 +56,14 @@ class Outlook:
     """it would be judged again after a measurement"""
 
 
-def outlook(search: Search, workloads: Mapping[str, str] | None = None) -> Outlook:
+def outlook(search: Search, workloads: Mapping[str, str] | None = None) -> Steps[Outlook]:
     """What would happen to the job of a search. `workloads` names those of tenants whose demands name none."""
     memory, job, cluster = search.memory, search.job, search.cluster
     closed = search.closed
     nodes = None if not closed else [name for name in cluster.names if name not in closed]
+    yield from memory.ranker.prepare(job.demand, cluster, closed)
     ranking = _ranking(search, nodes)
+    yield None
     found = place_gang(memory.ranker, job, cluster, None, search.crowding, closed)
     total = len(cluster) - len(closed)
     if found is None:

@@ -94,6 +94,7 @@ class Search:
             slots = tuple(fit.slot for fit in fits)
         else:
             self.left -= PLACING * len(cluster)
+            yield from ranker.prepare(demand, cluster, self.closed)
             found = place_gang(ranker, _with_demand(self.job, demand), cluster, None, self.crowding, self.closed)
             slots = () if found is None else tuple(one.slot for one in found.placements)
             yield None
@@ -197,6 +198,16 @@ class Search:
             self.left -= 1
             seen.add(version)
             yield cluster.at(i)
+
+
+def finished(steps: Steps[T]) -> T:
+    """The result of a search, for an engine that has no other work."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 def _with_demand(job: Job, demand: Demand) -> Job:

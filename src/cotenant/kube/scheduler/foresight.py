@@ -53,6 +53,16 @@ class Foresight:
         self._shared = shared
         self._memories: dict[str, Memory] = {}
 
+    async def prepare(self, pod: Pod) -> None:
+        """Rates all nodes for a pod in steps, so that the reasons of each of them are found quickly after that."""
+        try:
+            view = self._shared.placer.views.of(pod)
+        except InputError:  # it is why the pod waits
+            return
+        if view is not None:
+            for _ in view.ranker.prepare(view.request.demand, view.cluster, every=True):
+                await asyncio.sleep(0)
+
     async def suggestions(self, pod: Pod) -> Found:
         """What would make a waiting pod fit, and how much of its gang would; nothing if it does not wait."""
         shared, uid = self._shared, pod.metadata.uid
@@ -82,9 +92,7 @@ class Foresight:
             return WhatIf(policy=shared.placer.views.policy_of(pod), waits=NO_GPU)
         crowding = shared.placer.feasibility.crowding + 1 / max(1, shared.state.gpus)
         search = self._search(view, 1 if gang is None else gang.size, crowding, None)
-        await asyncio.sleep(0)
-        found = outlook(search)
-        await asyncio.sleep(0)
+        found = await _in_steps(outlook(search))
         slots = tuple(one.slot for one in found.placements)
         over = next(iter(self._over_quota(view, search.job.demand, slots)), None) if slots else None
         waits = None if over is None else _describe_quota(over)

@@ -317,6 +317,7 @@ class Scheduler:
             return status_reply(404, "no such pod", NO_SUCH_POD)
         plan, queued = await self.preemptor.plan(pod), self.releaser.explain(pod)
         suggestions, gang = await self.foresight.suggestions(pod)
+        await self.foresight.prepare(pod)
         return json_reply(
             explain(
                 pod,
