@@ -141,7 +141,8 @@ def scheduling() -> Iterator[Figure]:
         how = "real-time class: other programs do not count" if alone else f"load {os.getloadavg()[0]:.0f}"
         for name, of in (("mean", statistics.mean), ("p99", p99)):
             base, seen = of(without), of(beside)
-            note = f"{NODES:,} nodes, {len(beside):,} calls by turns with and without; {seen:.3f} ms against {base:.3f}; {how}"
+            calls = f"{NODES:,} nodes, {len(beside):,} calls by turns with and without"
+            note = f"{calls}; {seen:.3f} ms against {base:.3f}; {how}"
             about, more = f"filter, scraped every {every_s:g} s: {name}, slower", 100 * (seen / base - 1)
             if every_s == JUDGED_S:
                 yield at_most(about, more, "%", limit=MOST_SLOWER, note=note)
