@@ -129,14 +129,19 @@ def _lines(row: Measured[T], subjects: Iterable[tuple[str, T]]) -> Iterator[str]
     for labels, subject in subjects:
         if value is not None:
             number = value(subject)
-            yield f"{name}{{{labels}}} {'NaN' if number is None else floatToGoString(number)}\n"
+            yield f"{name}{{{labels}}} {'NaN' if number is None else _number(number)}\n"
         elif values is not None:
             for more, number in values(subject):
-                yield f"{name}{{{labels},{_labels(row.more, map(label, more))}}} {floatToGoString(number)}\n"
+                yield f"{name}{{{labels},{_labels(row.more, map(label, more))}}} {_number(number)}\n"
 
 
 def _labels(names: Iterable[str], values: Iterable[str]) -> str:
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+
+
+def _number(value: float) -> str:
+    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
+    return text
 
 
 def _escaped(value: str) -> str:
