@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +28,9 @@ from cotenant.kube.agent.mps_supervisor import SOCKET, Supervisor, accept_all, l
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record, record_of
 from cotenant.node.mps import Mps
+from tests.kube.agent.supervisor_process import OWNER
 from tests.kube.pods import pod as made_pod
+from tests.native import kit
 from tests.node.mps_kit import UUID, FileModes, command, processes_in, short_folder
 from tests.node.mps_kit import until as until_true
 
@@ -71,7 +75,7 @@ class World:
         return int((self.folder / UUID / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
 
     def supervisor(self) -> Supervisor:
-        mps = Mps(self.folder, "agent of n1", FileModes(self.folder / "mode"), command(), answer_s=30, ask_every_s=0)
+        mps = Mps(self.folder, OWNER, FileModes(self.folder / "mode"), command(), answer_s=30, ask_every_s=0)
         return Supervisor(mps, installed=True)
 
     @contextmanager
@@ -84,6 +88,24 @@ class World:
             finally:
                 listening.shutdown(socket.SHUT_RDWR)
                 thread.join()
+
+    @contextmanager
+    def killed_at(self, step: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Its supervisor is a process of its own, which is killed at that step of a control daemon."""
+        words = [sys.executable, "-m", "tests.kube.agent.supervisor_process", str(self.folder), step]
+        (self.folder / SOCKET).unlink(missing_ok=True)
+        process = subprocess.Popen(words, cwd=kit.ROOT)
+        try:
+            until_true(self._listens)
+            yield process
+            assert process.wait(60) == -signal.SIGKILL
+        finally:
+            process.kill()
+            process.wait()
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as line:
+            return line.connect_ex(str(self.folder / SOCKET)) == 0
 
     def run(self, *conditions: Callable[[], object]) -> None:
         """Lets the agent look until each of these was true, one after the other."""
@@ -172,6 +194,33 @@ def test_a_supervisor_that_starts_again_finds_its_control_daemon(world: World) -
         world.pods.clear()
         world.run(lambda: not world.mps._state.up and not processes_in(world.folder))
         assert world.mode == DEFAULT
+
+
+@pytest.mark.parametrize("step", ["record", "mode", "daemon", "answer"])
+def test_a_supervisor_that_is_killed_while_it_starts_a_control_daemon(world: World, step: str) -> None:
+    world.pods.append(client("a", phase="Pending"))
+    with world.killed_at(step), pytest.raises(CotenantError, match="the MPS supervisor of the node does not answer"):
+        world.start(world.pods[0])
+    with world.supervised():
+        world.start(world.pods[0])  # kubelet tries again
+        assert world.mode == EXCLUSIVE
+        until_true(lambda: processes_in(world.folder) == [world.control])
+        world.pods.clear()
+        world.run(lambda: not world.mps._state.up)
+    assert (processes_in(world.folder), world.mode) == ([], DEFAULT)
+
+
+@pytest.mark.parametrize("step", ["quit", "kill", "restore", "forget"])
+def test_a_supervisor_that_is_killed_while_it_ends_a_control_daemon(world: World, step: str) -> None:
+    world.pods.append(client("a"))
+    with world.supervised():
+        world.start(world.pods[0])
+    world.pods.clear()
+    with world.killed_at(step) as process:
+        world.run(lambda: process.poll() is not None)
+    with world.supervised():
+        world.run(lambda: world.mps.installed and not world.mps._state.up)
+    assert (processes_in(world.folder), world.mode) == ([], DEFAULT)
 
 
 def test_without_a_supervisor_no_client_starts_and_what_runs_goes_on(world: World) -> None:
