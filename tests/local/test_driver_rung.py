@@ -70,6 +70,7 @@ def test_a_gpu_that_has_it_says_so_and_takes_no_other_rung_beside_it(daemon: Dae
     assert [gpu.isolation for gpu in gpus(daemon)] == [("driver", "mps", "preload", "none"), ("preload", "none")]
     job = submit_probe(daemon, "100", LONG, memory="256MiB", isolation="driver")
     until(lambda: holding(daemon, job.id))
+    assert [(gpu.mps, gpu.only) for gpu in gpus(daemon)] == [(True, "driver"), (False, None)]
     other = submit_probe(daemon, "100", "10", memory="256MiB", isolation="mps")
     why = daemon.client.get(f"/v1/jobs/{other.id}/why", dict[str, object])
     assert "no job of another isolation than mps uses" in str(why["reasons"])

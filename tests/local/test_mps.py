@@ -135,7 +135,7 @@ def test_a_gpu_under_mps_takes_no_other_jobs_until_the_last_client_is_gone(daemo
         ({"isolation": "driver"}, "has a driver of CUDA 12.9, and memory partitioning needs CUDA 13.4 or later"),
         ({"isolation": "mps", "gpus": 2}, "each GPU has an MPS control daemon of its own"),
         ({"isolation": "mps", "memory": "1GiB:2GiB"}, "a limit above the request needs isolation preload"),
-        ({"isolation": "mig"}, "GPU 0 1 is not a MIG instance"),
+        ({"isolation": "mig"}, "jobs request a MIG instance by its profile; write --mig PROFILE instead"),
         ({"isolation": "mps", "gpus": 0, "memory": None}, "--isolation mps: needs at least 1 GPU"),
     ],
 )

@@ -30,7 +30,7 @@ GPUS = (
     ("BUSY", lambda gpu: or_dash(gpu.utilisation, "{:.0f}%"), False),
     ("STATE", lambda gpu: state(gpu), False),
     ("JOBS", lambda gpu: str(len(gpu.tenants)), False),
-    ("ISOLATION", lambda gpu: "mps only" if gpu.mps else ",".join(gpu.isolation) or "-", True),
+    ("ISOLATION", lambda gpu: f"{gpu.only} only" if gpu.only else ",".join(gpu.isolation) or "-", True),
     ("UUID", lambda gpu: gpu.uuid, True),
 )
 JOBS = (

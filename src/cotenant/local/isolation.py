@@ -146,6 +146,8 @@ def check_wish(isolation: JobIsolation | None, request: JobRequest) -> str | Non
             raise InputError(f"--isolation {wish}: only NVIDIA GPUs can be isolated; leave the option out")
         return None
     granted = isolation.granted(wish, request.gpus or 1)
+    if wish is Rung.MIG:
+        raise InputError("--isolation mig: jobs request a MIG instance by its profile; write --mig PROFILE instead")
     if isinstance(granted, Refused):
         raise InputError(
             f"{granted.why}; choose another --isolation, or start the daemon with --isolation-fallback next"

@@ -99,11 +99,18 @@ def gpu_views(machine: Machine, node: Node, usage: Mapping[str, GpuUsage], fault
             fault=faults.get(gpu.uuid),
             cordoned=gpu.cordoned,
             isolation=tuple(rung for rung in Rung if rung in gpu.rungs),
-            mps=gpu.under_mps or any(i in one.gpus and uses_mps(one.demand.rung) for one in node.tenants),
+            mps=gpu.under_mps or _mps_rung(node, i) is not None,
+            only=_mps_rung(node, i),
             tenants=tuple(tenant.job for tenant in node.tenants if i in tenant.gpus),
         )
         for i, gpu in enumerate(machine.gpus)
     ]
+
+
+def _mps_rung(node: Node, gpu: int) -> Rung | None:
+    """The rung of the tenants of a GPU, if they are MPS clients."""
+    rungs = (one.demand.rung for one in node.tenants if gpu in one.gpus)
+    return next((rung for rung in rungs if uses_mps(rung)), None)
 
 
 def usage_by_job(jobs: Sequence[Running], usage: Sequence[GpuUsage]) -> dict[str, JobUsage]:

@@ -109,7 +109,7 @@ class LocalSource:
                 for one in node.tenants
                 if view.index in one.gpus
             ]
-            rungs = () if simulated else ("mps",) if view.mps else view.isolation
+            rungs = () if simulated else (view.only,) if view.only else view.isolation
             gpus.append(_gpu(view, tuple(tenants), hardware.cordoned, rungs))
         links = node.machine.links or ()
         return Node(

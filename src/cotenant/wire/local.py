@@ -165,6 +165,8 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """the rungs of the isolation ladder that it has"""
     mps: bool = False
     """its tenants use it through MPS, and it takes no others"""
+    only: str | None = None
+    """the rung of its tenants, if it takes no other beside them"""
     tenants: tuple[str, ...] = ()
 
 
