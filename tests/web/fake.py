@@ -32,6 +32,7 @@ from cotenant.web.model import (
     Probe,
     Series,
     State,
+    Table,
     Tenant,
     Verdict,
     WhatIf,
@@ -190,6 +191,7 @@ class FakeSource:
     snapshots: int = 0
     flood: bool = False
     """whether the output never ends"""
+    group_word: str | None = None
     _changed: set[asyncio.Event] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -295,8 +297,14 @@ class FakeSource:
                 ("GPUs", Series(at=at, lines=(("busy", busy), ("promised", held)), unit="%")),
                 ("Waiting jobs", Series(at=at, lines=(("waiting", tuple(float(draw.randrange(9)) for _ in at)),))),
             ),
-            columns=("User", "GPU-hours", "Jobs", "Median speed"),
-            rows=(("alice", "41.2", "12", "0.94×"), ("bob", "18.0", "31", "0.88×")),
+            figures=(("GPU-hours occupied", "59.2 of 192.0"), ("Saved by sharing", "23.9 GPU-hours")),
+            tables=(
+                Table(
+                    title="By user",
+                    columns=("User", "GPU-hours", "Jobs", "Slowdown"),
+                    rows=(("alice", "41.2", "12", "1.06×"), ("bob", "18.0", "31", "1.14×")),
+                ),
+            ),
             text=("59.2 GPU-hours were used; exclusive GPUs would have cost 83.1.",),
         )
 

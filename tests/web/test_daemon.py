@@ -42,6 +42,11 @@ class Reader:
         finally:
             connection.close()
 
+    def stream(self, path: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection(self._host, timeout=30)
+        connection.request("GET", path, headers={"Cookie": self._cookie})
+        return connection, connection.getresponse()
+
     def page(self, path: str) -> str:
         status, _, html = self.ask("GET", path)
         assert status == 200, html
@@ -76,7 +81,9 @@ def test_jobs_of_the_daemon_are_on_its_pages(pages_daemon: Daemon) -> None:
     until(lambda: "speed" in reader.page(f"/charts/{job.id}"))
     assert "It would" in reader.page("/whatif?gpus=1&memory=100MiB")
     assert "expected a whole number" in reader.page("/whatif?gpus=many")
-    assert reader.ask("GET", "/history")[0] == 200
+    history = reader.page("/history")
+    assert "Saved by sharing" in history
+    assert "all jobs" in history
     pages_daemon.client.post(f"/v1/jobs/{big.id}/cancel", object)
     pages_daemon.client.post(f"/v1/jobs/{job.id}/cancel", object)
     until(lambda: pages_daemon.job(job.id).ended is not None)
@@ -118,6 +125,17 @@ def test_a_waiting_job_is_held_and_released_on_the_pages(pages_daemon: Daemon) -
     assert actor.act("release", job.id)[0] == 200
     until(lambda: pages_daemon.job(job.id).state == "running")
     assert actor.act("cancel", job.id)[0] == 200
+
+
+def test_a_daemon_that_stops_completes_the_streams_of_open_pages() -> None:
+    with running_daemon("--web", "0") as daemon:
+        reader = Reader(daemon)
+        connection, answer = reader.stream("/live/overview/")
+        assert answer.readline() == b"retry: 1000\n"
+        daemon.stop()
+        answer.read()  # IncompleteRead if the connection was cut
+        connection.close()
+        daemon.up()  # to be cleared
 
 
 def test_a_daemon_without_pages_says_how_to_get_them() -> None:

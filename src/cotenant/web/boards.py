@@ -82,7 +82,10 @@ def _list_jobs(
 async def compose_node(viewer: Viewer, name: str, overview: Overview) -> Composition:
     node = find_node(overview, name)
     pieces = {
-        "node": Piece("node_head", (node.name, node.health, node.note, node.facts, len(node.gpus))),
+        "node": Piece(
+            "node_head",
+            (node.name, node.health, node.note, node.facts, len(node.gpus), node.can_be_cordoned, viewer.verbs),
+        ),
         "links": Piece("links", (drawing(node.links, tuple(str(gpu.index) for gpu in node.gpus)),)),
     }
     tiles = []

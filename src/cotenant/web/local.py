@@ -20,6 +20,7 @@ from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.devices.vendors import Vendor
 from cotenant.web import local_history
 from cotenant.web.access import Viewer
+from cotenant.web.local_costs import Costs
 from cotenant.web.local_jobs import detail_of, row_of, whatif_answer, whatif_request
 from cotenant.web.model import (
     Action,
@@ -55,11 +56,15 @@ OF_JOBS = {Verb.CANCEL: "is cancelled", Verb.HOLD: "is held", Verb.RELEASE: "can
 class LocalSource:
     """What the pages show of one daemon. All its viewers are its owner."""
 
+    group_word = None
+
     def __init__(self, engine: Engine, user: str, host: str) -> None:
         self._engine, self._queries = engine, engine.queries
         self._user, self._host = user, host
         self._waiting: set[Subscription] = set()
         self._samples = Samples()
+        recorder = engine.recorded_decisions
+        self._costs = None if recorder is None else Costs(recorder, engine.history)
         engine.looked.subscribe(self._on_look)
 
     def _on_look(self, usage: object) -> None:
@@ -195,7 +200,7 @@ class LocalSource:
         if self._engine.history is None:
             return None
         names = {job.id: job.name for job in self._queries.jobs((), MOST_JOBS, None)}
-        return await asyncio.to_thread(local_history.day, self._engine.history, names, time.time())
+        return await asyncio.to_thread(local_history.day, self._engine.history, names, time.time(), self._costs)
 
     async def act(self, viewer: Viewer, action: Action) -> str:
         if action.verb not in VERBS & viewer.verbs:

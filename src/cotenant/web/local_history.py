@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from cotenant.core.units import MiB
 from cotenant.history.quantities import GPU, QUEUE, TENANT, Entity
 from cotenant.history.store import DAY_S, History, Seen
-from cotenant.web.model import Charts, Day, Series
+from cotenant.web.local_costs import Costs, figures_of, sentences_of, table_of
+from cotenant.web.model import Charts, Day, Series, Table
 from cotenant.web.samples import Sample
 from cotenant.wire.local import JobView
 from cotenant.wire.text import counted
@@ -50,8 +51,9 @@ def _series(lines: Columns, unit: str = "", limit: float | None = None) -> Serie
     return Series(at=tuple(at), lines=found, unit=unit, limit=limit)
 
 
-def day(history: History, names: Mapping[str, str], now: float) -> Day:
-    """What the GPUs and the queue did in the last day, and which jobs ran longest; `names` of jobs are by ID."""
+def day(history: History, names: Mapping[str, str], now: float, costs: Costs | None = None) -> Day:
+    """What the last day cost, what the GPUs and the queue did, and which jobs ran longest; `names` are by job ID."""
+    report = None if costs is None else costs.report()
     known = history.entities(GPU, now - DAY_S)
     since = max(now - DAY_S, min((seen.first for seen in known), default=now - DAY_S))
     gpus = [seen.entity for seen in known]
@@ -62,14 +64,21 @@ def day(history: History, names: Mapping[str, str], now: float) -> Day:
     lines = {name: _points(history, queue, name, since, now) for name in ("waiting", "running")}
     jobs = sorted(history.entities(TENANT, since), key=lambda seen: seen.first - seen.last)[:MOST_LISTED]
     return Day(
+        figures=() if report is None else tuple(figures_of(report)),
         charts=(
             ("GPUs, mean", _series({"busy": busy, "compute promised": promised}, "%")),
             ("Jobs", _series(lines)),
             ("Tenants of a GPU, mean", _series({"tenants": shared})),
         ),
-        columns=("Job", "Hours", "Mean speed", "Most memory"),
-        rows=tuple((_name(seen, names), *_job_line(history, seen, since, now)) for seen in jobs),
-        text=_sentences(history, gpus, busy, since, now),
+        tables=(
+            *(() if report is None else (table_of(report),)),
+            Table(
+                title="Jobs that ran longest",
+                columns=("Job", "Hours", "Mean speed", "Most memory"),
+                rows=tuple((_name(seen, names), *_job_line(history, seen, since, now)) for seen in jobs),
+            ),
+        ),
+        text=_sentences(history, gpus, busy, since, now) if report is None else tuple(sentences_of(report)),
     )
 
 

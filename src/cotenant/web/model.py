@@ -102,6 +102,8 @@ class Node:
     """how each pair of GPUs is connected, in nvidia-smi's words (`NV4`, `PIX`, `SYS`); empty: not known"""
     facts: tuple[tuple[str, str], ...] = ()
     """(name, value) to show, such as the version of the driver"""
+    can_be_cordoned: bool = False
+    """whether all of it can be cordoned at once; its GPUs always can"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,12 +295,22 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Day:
-    """The history page: charts of the whole, and a table by user."""
+class Table:
+    """A table of the history page. The first cell of a row names what the row is about."""
 
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Day:
+    """The history page: figures and charts of the whole, and tables by user and by job."""
+
+    figures: tuple[tuple[str, str], ...] = ()
+    """(name, value)"""
     charts: tuple[tuple[str, Series], ...] = ()
     """(title, series)"""
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
+    tables: tuple[Table, ...] = ()
     text: tuple[str, ...] = ()
     """what the figures say, one sentence each"""

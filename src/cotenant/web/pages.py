@@ -90,7 +90,9 @@ async def whatif(site: Site, viewer: Viewer, request: Request) -> Response:
             answer = await site.source.whatif(viewer, wish)
         except InputError as error:
             problem = str(error)
-    return site.page("whatif.html", viewer, "/whatif", wish=wish, answer=answer, problem=problem)
+    return site.page(
+        "whatif.html", viewer, "/whatif", wish=wish, answer=answer, problem=problem, group=site.source.group_word
+    )
 
 
 async def list_reports(site: Site, viewer: Viewer, request: Request) -> Response:

@@ -16,6 +16,7 @@ from cotenant.web.app import application
 from cotenant.web.local import VERBS, LocalSource
 from cotenant.web.sessions import Sessions, session_key
 from cotenant.web.site import Site
+from cotenant.web.stopping import ending_streams
 
 HOSTS = frozenset({"127.0.0.1", "localhost"})
 
@@ -29,7 +30,9 @@ class LocalPages:
         hosts = HOSTS | {address.partition("//")[2].rpartition(":")[0]}
         self._sessions = Sessions(user=user, key=session_key(state), hosts=hosts, verbs=VERBS)
         source = LocalSource(engine, user, socket.gethostname())
-        self.app: ASGIApp = application(Site(source=source, access=self._sessions, reports=reports))
+        self.app: ASGIApp = ending_streams(
+            application(Site(source=source, access=self._sessions, reports=reports)), engine.stopping
+        )
 
     def link(self, *, act: bool) -> str:
         return f"{self._address}/enter#{self._sessions.token(act=act)}"

@@ -26,6 +26,10 @@ class Source(Protocol):
     other CotenantErrors that it is impossible now.
     """
 
+    @property
+    def group_word(self) -> str | None:
+        """What a group of jobs is called, such as namespace; None: jobs have no groups."""
+
     async def snapshot(self, viewer: Viewer) -> Overview:
         """The present state. Asked for once a second at most for each `Viewer.scope`, and only while it is watched."""
 

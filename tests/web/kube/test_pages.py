@@ -173,6 +173,7 @@ def test_what_if_names_the_place_and_what_neighbours_lose() -> None:
     async def story(pages: Pages) -> None:
         text = await pages.text("/whatif?gpus=1&memory=2000&group=a", ADMIN)
         assert "n1" in text
+        assert 'Namespace <input name="group" value="a"' in text
         hidden = await pages.text("/whatif?gpus=1&memory=2000&group=a", ALICE)
         assert "secret-job" not in hidden
         assert "n2" not in hidden

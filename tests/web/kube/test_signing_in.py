@@ -140,6 +140,7 @@ def test_a_gpu_is_cordoned_and_uncordoned_without_touching_others() -> None:
         assert node[CORDONED[0]] == "GPU-n1-0"
         assert (await act(pages, cookie, secret, "cordon", "n1/9")).status == 404
         assert (await act(pages, cookie, secret, "cordon", "n1")).status == 200
+        assert 'data-target="n1"' in (await pages.get("/nodes/n1", Cookie=cookie)).body.decode()
         assert pages.cluster.nodes.pods["", "n1"]["spec"]["unschedulable"] is True
 
     play(story, actions=True)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from cotenant.history.quantities import GPU, QUEUE, TENANT, Entity, Sample
 from cotenant.history.store import DAY_S, History
 from cotenant.web.kube.picture import Picture, Sight
-from cotenant.web.model import Charts, Day, Series, State
+from cotenant.web.model import Charts, Day, Series, State, Table
 
 EVERY_S = 20.0
 POINTS = 400
@@ -80,9 +80,14 @@ def day_of(history: History, sight: Sight) -> Day:
     hours = sum(float(row[1]) for row in rows if row[0] != ALL)
     return Day(
         charts=charts,
-        columns=("Namespace", "Pod-hours", "Mean waiting", "Most waiting"),
-        rows=rows,
-        text=(f"The pods of the namespaces that you may list ran for {hours:.1f} hours in the last day.",),
+        figures=(("Pod-hours of your namespaces", f"{hours:.1f}"),),
+        tables=(
+            Table(title="By namespace", columns=("Namespace", "Pod-hours", "Mean waiting", "Most waiting"), rows=rows),
+        ),
+        text=(
+            f"The pods of the namespaces that you may list ran for {hours:.1f} hours in the last day.",
+            "`cotenant report --on kubernetes` has GPU-hours, waits and what sharing saved.",
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from cotenant.web.kube.tiles import NO_SPEEDS, Tile
 from cotenant.web.model import JobRow, State
 from cotenant.wire.text import counted
 
-QUEUED = "it waits in cotenant's queue"
+QUEUED = "it waits in cotenant's queue; its page says for what"
 NOT_TRIED = "kube-scheduler has not tried to place it yet"
 
 

@@ -47,6 +47,8 @@ MOST_SUGGESTED = 200
 class ClusterSource:
     """Implements `Source` for a cluster."""
 
+    group_word = "namespace"
+
     def __init__(
         self,
         watch: ClusterWatch,

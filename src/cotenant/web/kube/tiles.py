@@ -94,7 +94,15 @@ def tile_of(node: Node, watch: ClusterWatch) -> Tile | None:
         for index, gpu in enumerate(placed.machine.gpus)
     )
     health, note = _health(node, state.closed)
-    shown = ShownNode(name=name, gpus=gpus, health=health, note=note, links=_links(placed), facts=_facts(node, vendor))
+    shown = ShownNode(
+        name=name,
+        gpus=gpus,
+        health=health,
+        note=note,
+        links=_links(placed),
+        facts=_facts(node, vendor),
+        can_be_cordoned=True,
+    )
     return Tile(shown, speeds, {one.job: one.gpus for one in placed.tenants}, _used(shown, known, use))
 
 
