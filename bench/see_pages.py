@@ -5,6 +5,7 @@
 import os
 import re
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,15 @@ from tests.web.fake import FakeSource, Served, made_overview, served
 
 GPUS, TENANTS, QUEUED = 8, 16, 20
 VIEWERS = ("overview/", "overview/", "queue/", "node/{host}", "job/j-000001")
+CHANGING = """
+import random, time
+while True:
+    held, until = bytearray(random.randrange(1, 64) << 20), time.monotonic() + random.random() / 20
+    while time.monotonic() < until: pass
+    print("step", flush=True)
+    time.sleep(1)
+"""
+"""a tenant whose memory and use of its GPU are others each second"""
 WATCH_S = 30.0
 MOST_OF_A_CORE = 5.0
 CHANGES = 20
@@ -50,7 +60,7 @@ def viewers() -> Iterator[Figure]:
         try:
             client = Client()
             for number in range(TENANTS + QUEUED):
-                words = ("sh", "-c", "while :; do echo step; sleep 1; done")
+                words = (sys.executable, "-c", CHANGING)
                 request = JobRequest(command=words, cwd="/", memory="400MiB", compute="40%", name=f"job-{number}")
                 client.post("/v1/jobs", JobView, msgspec.json.encode(request))
             until(lambda: len(client.get("/v1/jobs?state=running", list[JobView])) == TENANTS)

@@ -3,17 +3,21 @@
 """Boards and streams: what is sent to whom, and that nothing grows."""
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from cotenant.core.units import MiB
 from cotenant.web.access import Viewer
 from cotenant.web.boards import composer
-from cotenant.web.live import MOST_BOARDS, MOST_STREAMS, Board, Hub
+from cotenant.web.live import MOST_BOARDS, MOST_OF_ONE, MOST_STREAMS, Board, Hub
 from cotenant.web.model import Overview
+from cotenant.web.pages import log
 from cotenant.web.site import Site
 from tests.web.fake import FakeSource, made_overview
 from tests.web.test_pages import Pages
@@ -120,7 +124,7 @@ def test_viewers_of_one_scope_share_one_look_and_others_have_their_own() -> None
     asyncio.run(run())
 
 
-def test_the_number_of_boards_and_streams_is_bounded() -> None:
+def test_the_number_of_boards_is_bounded() -> None:
     async def run() -> None:
         source = FakeSource()
         hub = Hub(source, lambda piece: Markup("x"))
@@ -131,13 +135,34 @@ def test_the_number_of_boards_and_streams_is_bounded() -> None:
             boards.append(await hub.board(VIEWER, f"overview/{number}", compose))
         kept = sum(len(scope.boards) for scope in hub._scopes.values())
         assert kept <= MOST_BOARDS + 1
-        streams = [hub.stream(boards[-1], "") for _ in range(MOST_STREAMS)]
-        for one in streams:
-            assert await anext(one) == b"retry: 1000\n\n"
-        refused = hub.stream(boards[-1], "")
-        assert [event async for event in refused] == [b"retry: 10000\n\n"]
-        for one in streams:
-            await one.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(run())
+
+
+def test_the_number_of_streams_is_bounded_in_all_and_for_each_viewer() -> None:
+    hub = Hub(FakeSource(), lambda piece: Markup("x"))
+    with ExitStack() as streams:
+        viewers = [replace(VIEWER, name=f"viewer-{number}") for number in range(MOST_STREAMS // MOST_OF_ONE + 1)]
+        for viewer in viewers[:-1]:
+            assert all(streams.enter_context(hub.admitted(viewer)) for _ in range(MOST_OF_ONE))
+            with hub.admitted(viewer) as admitted:
+                assert not admitted
+        with hub.admitted(viewers[-1]) as admitted:
+            assert not admitted
+    with hub.admitted(viewers[0]) as admitted:
+        assert admitted
+
+
+def test_output_counts_among_the_streams_of_a_viewer() -> None:
+    async def run() -> None:
+        site = Site(source=FakeSource(flood=True), access=Pages(FakeSource()).sessions)
+        with ExitStack() as streams:
+            for _ in range(MOST_OF_ONE):
+                streams.enter_context(site.hub.admitted(VIEWER))
+            request = Request({"type": "http", "headers": [], "path_params": {"name": "j-000001"}})
+            answer = await log(site, VIEWER, request)
+            assert isinstance(answer, StreamingResponse)
+            assert [piece async for piece in answer.body_iterator] == [b"retry: 10000\n\n"]
 
     asyncio.run(run())
 

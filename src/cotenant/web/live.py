@@ -10,8 +10,9 @@ the viewer gets everything.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -29,7 +30,8 @@ SHARE_OF_A_CORE = 0.04
 """that looking and rendering may take, as far as the longest pause permits"""
 KEEP_ALIVE_S = 10.0
 MOST_BOARDS = 256
-MOST_STREAMS = 256
+MOST_STREAMS, MOST_OF_ONE = 256, 64
+"""open at a time, of pages and of output: in all, and of one viewer"""
 FORGET_AFTER_S = 30.0
 """after the last viewer of a board has left"""
 LOST_AFTER_S = 2.0
@@ -149,7 +151,8 @@ class Hub:
         self._pulse = 1
         self._pulsed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._streams = 0
+        self._streams: Counter[str] = Counter()
+        """open ones, by viewer"""
 
     async def board(self, viewer: Viewer, name: str, compose: Compose) -> Board:
         """The board of a page, up to date."""
@@ -177,12 +180,23 @@ class Hub:
         scope.viewer = viewer
         return scope
 
+    @contextmanager
+    def admitted(self, viewer: Viewer) -> Iterator[bool]:
+        """Counts an open stream; False: there are too many."""
+        name = viewer.name
+        if self._streams.total() >= MOST_STREAMS or self._streams[name] >= MOST_OF_ONE:
+            yield False
+            return
+        self._streams[name] += 1
+        try:
+            yield True
+        finally:
+            self._streams[name] -= 1
+            if not self._streams[name]:
+                del self._streams[name]
+
     async def stream(self, board: Board, seen: str) -> AsyncIterator[bytes]:
         """Events for one viewer, without end."""
-        if self._streams >= MOST_STREAMS:
-            yield b"retry: 10000\n\n"
-            return
-        self._streams += 1
         board.watchers += 1
         self._start()
         try:
@@ -199,7 +213,6 @@ class Hub:
                 except TimeoutError:
                     yield b": still here\n\n"
         finally:
-            self._streams -= 1
             board.watchers -= 1
             board.used = time.monotonic()
 

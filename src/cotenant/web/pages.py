@@ -131,17 +131,21 @@ async def _while_same(
 ) -> AsyncIterator[bytes]:
     """The events of a stream until its viewer may see something else than at its start. Then the browser reconnects."""
     checked = time.monotonic()
-    async with aclosing(events) as sending:  # type: ignore[type-var]
-        async for event in sending:
-            if time.monotonic() - checked >= CHECKED_S:
-                with suppress(CotenantError):
-                    now = await site.access.viewer(request)
-                    if now is None or now.scope != viewer.scope:
+    with site.hub.admitted(viewer) as admitted:
+        if not admitted:
+            yield b"retry: 10000\n\n"
+            return
+        async with aclosing(events) as sending:  # type: ignore[type-var]
+            async for event in sending:
+                if time.monotonic() - checked >= CHECKED_S:
+                    with suppress(CotenantError):
+                        now = await site.access.viewer(request)
+                        if now is None or now.scope != viewer.scope:
+                            return
+                        checked = time.monotonic()
+                    if time.monotonic() - checked >= MOST_UNCHECKED_S:
                         return
-                    checked = time.monotonic()
-                if time.monotonic() - checked >= MOST_UNCHECKED_S:
-                    return
-            yield event
+                yield event
 
 
 async def _log_events(pieces: AsyncGenerator[LogPiece, None]) -> AsyncIterator[bytes]:

@@ -15,7 +15,7 @@ from cotenant.web.model import JobRow, State
 from cotenant.wire.text import counted
 
 QUEUED = "it waits in cotenant's queue; its page says for what"
-NOT_TRIED = "kube-scheduler has not tried to place it yet"
+NOT_TRIED = "kube-scheduler has made no attempt yet"
 
 
 def row_of(pod: Pod, allocation: Allocation | None, tile: Tile | None, codec: Settings) -> JobRow:

@@ -33,8 +33,9 @@
     });
   }
   function watchAges(within) {
-    for (const one of within.querySelectorAll("time[data-at]")) {
-      if (within !== document || !visible) writeAge(one, Date.now() / 1000 + offset); // of thousands, only the visible ones
+    const found = within.querySelectorAll("time[data-at]");
+    for (const one of found) {
+      if (found.length <= 200 || !visible) writeAge(one, Date.now() / 1000 + offset); // of thousands, only the visible ones
       if (visible) visible.observe(one); else seen.add(one);
     }
   }
