@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from cotenant.errors import CotenantError
 from cotenant.history.day_report import DayReport, Group, make_report
-from cotenant.history.decisions import DecisionRecorder, parts_since
+from cotenant.history.decisions import DecisionRecorder
 from cotenant.history.quantities import GPU
 from cotenant.history.recorded import read_recording
 from cotenant.history.store import DAY_S, History
@@ -42,7 +42,7 @@ class Costs:
 
     def _make(self, now: float) -> DayReport | None:
         since = now - DAY_S
-        lines = list(parts_since(self._recorder.lines(), since))
+        lines = list(self._recorder.lines(since))
         if not lines:
             return None
         found = read_recording(lines, "the recording")
