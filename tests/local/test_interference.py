@@ -26,6 +26,7 @@ from cotenant.wire.profile import JobProfile
 from tests.local.daemon import Daemon, running_daemon, until
 from tests.local.engines import placed
 from tests.local.test_profiles import one_card, started
+from tests.metrics.nodes import series
 from tests.node.tenants import BERT, request, steps
 
 T = TypeVar("T")
@@ -346,6 +347,29 @@ def test_two_jobs_that_halve_each_other_are_parted_and_the_next_daemon_still_kno
         reason = daemon.job(reverted).reason or ""
         adds = float(reason.partition("best slot adds ")[2].split()[0])
         assert adds < 10, "two that never met are believed to add 15.5 %"
+
+
+def test_the_page_of_metrics_shows_how_much_two_jobs_slow_each_other_down() -> None:
+    with running_daemon("--policy", "binpack", "--look", "2") as daemon:
+        train = (sys.executable, "-c", TRAIN)
+        first = train_job(daemon, train)
+        until(lambda: daemon.client.get("/v1/profiles", list[dict[str, Any]]))
+        pair = {first, train_job(daemon, train)}
+
+        def measured() -> dict[str, tuple[float, float]] | None:
+            text = b"".join(daemon.client.lines("/metrics"))
+            speeds, slowdowns = (by_job(text, f"cotenant_tenant_{name}_ratio") for name in ("speed", "slowdown"))
+            known = {job: (speeds[job], slowdowns[job]) for job in pair & speeds.keys() if slowdowns[job] > 1.3}
+            return known if known.keys() == pair else None
+
+        for speed, slowdown in until(measured).values():
+            assert 0.2 < speed < 0.8, "two programs that are always busy on one GPU"
+            assert slowdown == pytest.approx(1 / speed)
+
+
+def by_job(text: bytes, name: str) -> dict[str, float]:
+    """A metric of tenants by job."""
+    return {dict(labels)["tenant"]: value for (one, labels), value in series(text).items() if one == name}
 
 
 def train_job(daemon: Daemon, command: tuple[str, ...]) -> str:

@@ -22,6 +22,9 @@ from cotenant.wire.local import PruneRequest, WebLink
 from cotenant.wire.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cotenant.local.isolation import IsolationSettings
     from cotenant.local.pages import MakePages
 
 LARGEST_LOG = 8 * 1024 * 1024
@@ -184,7 +187,6 @@ def up(
         return
     from cotenant.history.store import DAY_S
     from cotenant.local.daemon import Options, check, run
-    from cotenant.local.isolation import IsolationSettings
 
     options = Options(
         state=state_folder(),
@@ -205,17 +207,24 @@ def up(
         record_decisions=decisions,
         history_s=DAY_S if history is None else history,
         keep=PruneRequest(older_than_s=keep_for, keep_bytes=keep_size),
-        isolation=IsolationSettings(
-            default=None if isolation is None else Rung(isolation),
-            fallback=Fallback(isolation_fallback),
-            gpus=gpu_isolation,
-        ),
+        isolation=_isolation(isolation, isolation_fallback, gpu_isolation),
     )
     if running is None:
         run(options, None if web is None else _pages(reports))
         return
     check(options)
     _print_already_up(running)
+    _warn_of_options()
+
+
+def _isolation(default: str | None, fallback: str, gpus: "Mapping[str, Rung]") -> "IsolationSettings":
+    from cotenant.local.isolation import IsolationSettings
+
+    return IsolationSettings(default=None if default is None else Rung(default), fallback=Fallback(fallback), gpus=gpus)
+
+
+def _warn_of_options() -> None:
+    """Says that a daemon that runs already keeps the options with which it was started."""
     context = click.get_current_context()
     given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given != ["detach"]:

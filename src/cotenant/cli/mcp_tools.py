@@ -18,7 +18,6 @@ from cotenant.cli.cluster_jobs import KUBERNETES, MACHINE
 from cotenant.cli.pods import is_pod
 from cotenant.cli.request import encoded, environment
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.explanation import WhatIf, WhatIfRequest
 from cotenant.wire.local import GpuView, JobRequest, JobView, decode_states
 
 MOST_BYTES = 64 * 1024
@@ -120,13 +119,12 @@ class Explainer:
         exclusive: bool = False,
     ) -> str:
         """Shows where a job would go now, and how slow it and its neighbours would get. Nothing is submitted."""
+        from cotenant.cli.whatif import ask_cluster, ask_daemon
+
         wanted = {"gpus": gpus, "memory": memory, "compute": compute, "workload": workload, "exclusive": exclusive}
         if self._on == KUBERNETES:
-            from cotenant.cli.whatif import ask_cluster
-
             return bounded(ask_cluster(self._namespace, self._kubeconfig, **wanted))
-        request = msgspec.convert(wanted, WhatIfRequest)
-        return bounded(Client().post("/v1/whatif", WhatIf, msgspec.json.encode(request)))
+        return bounded(ask_daemon(**wanted))
 
 
 def submit(

@@ -68,37 +68,12 @@ def whatif(
     from cotenant.wire.text import printable
 
     check_on(on, ("replicas", "policy"), ("isolation", "priority"))
+    wanted: dict[str, Any] = {"gpus": gpus, "memory": memory, "compute": compute, "mig": mig, "types": types}
+    wanted |= {"exclusive": exclusive, "workload": workload}
     if on == KUBERNETES:
-        answer = ask_cluster(
-            namespace,
-            kubeconfig,
-            gpus=gpus,
-            memory=memory,
-            compute=compute,
-            mig=mig,
-            types=types,
-            exclusive=exclusive,
-            workload=workload,
-            replicas=replicas,
-            policy=policy,
-        )
+        answer = ask_cluster(namespace, kubeconfig, **wanted, replicas=replicas, policy=policy)
     else:
-        from cotenant.wire.explanation import WhatIfRequest
-
-        rung = None if isolation is None else Rung(isolation)
-        answer = _ask_daemon(
-            WhatIfRequest(
-                gpus=gpus,
-                memory=memory,
-                compute=compute,
-                mig=mig,
-                types=types,
-                exclusive=exclusive,
-                priority=priority,
-                workload=workload,
-                isolation=rung,
-            )
-        )
+        answer = ask_daemon(**wanted, priority=priority, isolation=None if isolation is None else Rung(isolation))
     one_machine = on != KUBERNETES
     render(
         answer,
@@ -107,13 +82,14 @@ def whatif(
     )
 
 
-def _ask_daemon(request: object) -> "WhatIf":
+def ask_daemon(**wanted: Any) -> "WhatIf":
+    """Asks the daemon of this machine about a job with these fields of a `WhatIfRequest`."""
     import msgspec
 
     from cotenant.cli.client import Client
-    from cotenant.wire.explanation import WhatIf
+    from cotenant.wire.explanation import WhatIf, WhatIfRequest
 
-    return Client().post("/v1/whatif", WhatIf, msgspec.json.encode(request))
+    return Client().post("/v1/whatif", WhatIf, msgspec.json.encode(WhatIfRequest(**wanted)))
 
 
 def ask_cluster(namespace: str | None, kubeconfig: Path | None, **wanted: Any) -> "WhatIf":
