@@ -10,9 +10,11 @@
 
 #define MOST_BYTES (UINT64_C(768) << 20) // of one context
 
-// What a context may take within the request of the slice.
+// What a context may take within the request of the slice. What is granted beyond it is not guaranteed.
 static uint64_t likely_bytes(int device) {
-    uint64_t used = ct_used(device, CT_DEVICE), quota = ct_quota(device), left = quota > used ? quota - used : 0;
+    uint64_t used = ct_used(device, CT_DEVICE);
+    uint64_t request = atomic_load_explicit(&ct_limits_now[device].request, memory_order_relaxed);
+    uint64_t left = request > used ? request - used : 0;
     return left < MOST_BYTES ? left : MOST_BYTES;
 }
 

@@ -38,6 +38,13 @@ def allocate(gpu: Tenants, one: Probe, place: int, mib: int) -> int:
     return allocation.answers[0]
 
 
+def let_use(place: kit.Slice, mib: int) -> None:
+    """Grants a slice so much, as a round would if all were free."""
+    limits = read_limits(place.limits)
+    lines = tuple(line._replace(memory_bytes=mib * MIB) for line in limits.gpus)
+    write_read_only(place.limits, limits_text(replace(limits, gpus=lines)))
+
+
 @pytest.fixture
 def gpu(tmp_path: Path) -> Tenants:
     return Tenants(tmp_path, CARD_MIB)
@@ -157,9 +164,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_a_driver_that_is_out_of_memory_within_a_request_is_asked_again(gpu: Tenants, call: str) -> None:
     place, answers = gpu.add("one", 4096, 8000), list[int]()
-    limits = read_limits(place.limits)
-    lines = tuple(line._replace(memory_bytes=8000 * MIB) for line in limits.gpus)
-    write_read_only(place.limits, limits_text(replace(limits, gpus=lines)))
+    let_use(place, 8000)
     late = kit.Slice(gpu.root / "late")  # as a process that was killed and whose memory comes back late
     late.folder.mkdir()
     with gpu.probe(place) as one, gpu.probe(late.write(memory=7000 * MIB)) as killed:
@@ -175,9 +180,7 @@ def test_a_driver_that_is_out_of_memory_within_a_request_is_asked_again(gpu: Ten
 
 def test_a_driver_that_is_out_of_memory_beyond_a_request_is_not_asked_again(gpu: Tenants) -> None:
     place = gpu.add("one", 1024, 8000)
-    limits = read_limits(place.limits)
-    lines = tuple(line._replace(memory_bytes=8000 * MIB) for line in limits.gpus)
-    write_read_only(place.limits, limits_text(replace(limits, gpus=lines)))
+    let_use(place, 8000)
     other = kit.Slice(gpu.root / "other")
     other.folder.mkdir()
     with gpu.probe(place) as one, gpu.probe(other.write(memory=7000 * MIB)) as holding:
@@ -198,8 +201,11 @@ def test_threads_of_one_tenant_that_announce_together_get_what_fits_into_its_req
         assert one.call("alloc", 0, 64 * MIB).result == 0
 
 
-def test_a_context_that_finds_no_memory_within_the_request_is_asked_for_again(gpu: Tenants) -> None:
-    place, answers = gpu.add("one", 4096, 8000), list[int]()
+@pytest.mark.parametrize("request_mib", [4096, 512])
+def test_a_context_that_finds_no_memory_within_the_request_is_asked_for_again(gpu: Tenants, request_mib: int) -> None:
+    """Also if more than the request is granted, and a context may take more than the request has left."""
+    place, answers = gpu.add("one", request_mib, 8000), list[int]()
+    let_use(place, 8000)
     late = kit.Slice(gpu.root / "late")
     late.folder.mkdir()
     state = str(gpu.settings["state"])
