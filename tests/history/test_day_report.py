@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report of a day: occupancy, sharing, waits and savings of jobs whose numbers are known by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from cotenant.core.model import Demand, Gpu, Job, Machine, Slot
@@ -104,6 +106,16 @@ def test_jobs_that_have_not_ended_or_never_started_are_said() -> None:
     assert made.outcomes == {"running": 1, "waiting": 1}
     assert made.gpu_hours.occupied == 5  # until the last line
     assert len(made.notes) == 2
+
+
+def test_a_report_on_a_cluster_says_that_users_are_labels() -> None:
+    day = recording(job("a", 0, 0, 1, user="ada"))
+    assert day.begin is not None
+    assert not make_report(day, 0.0, 3600.0).notes
+    day.begin = replace(day.begin, engine="kubernetes")
+    labels, missing = make_report(day, 0.0, 3600.0).notes
+    assert "labels that the owners of pods set" in labels
+    assert "utilisation" in missing
 
 
 def test_a_job_that_was_queued_again_counts_for_each_of_its_runs() -> None:

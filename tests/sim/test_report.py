@@ -470,6 +470,7 @@ def test_differences_are_paired_by_seed_and_drawn_with_their_intervals() -> None
     figure = next(one for one in figures(results) if one.slug == "paired")
     assert "Differences to a" in figure.title
     assert ">+2.03 ± 0.38 s<" in figure.svg
+    assert ">+0 ± 14 s<" in figure.svg  # the mean has as many decimals as the interval
     assert figure.svg.count("<circle") == 4
     assert figure.svg.count('r="4.2" class="paper"') == 1  # the hollow point of c
 

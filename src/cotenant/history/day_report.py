@@ -169,13 +169,15 @@ def make_report(
         saved=_saved(started, use, since, until, recording.end),
         groups=tuple(_groups(runs, use)),
         exclusive=exclusive,
-        notes=(*recording.notes(), *_label_note(begin.engine, runs)),
+        notes=(*recording.notes(), *_cluster_notes(runs)) if begin.engine == "kubernetes" else tuple(recording.notes()),
     )
 
 
-def _label_note(engine: str, runs: Iterable[JobRun]) -> Iterable[str]:
-    if engine == "kubernetes" and any(run.user or run.team for run in runs):
-        yield "users and teams are labels that the owners of pods set, and are not checked; namespaces are"
+def _cluster_notes(runs: Iterable[JobRun]) -> Iterable[str]:
+    """What a reader of a report on a Kubernetes cluster should know."""
+    if any(run.user or run.team for run in runs):
+        yield "users and teams are labels that the owners of pods set, and are not checked"
+    yield "utilisation and memory in use are not recorded in a cluster; the metrics of its agents have them"
 
 
 def distribution(values: Iterable[float]) -> Distribution:

@@ -72,6 +72,12 @@ def _paired(results: Results) -> Iterator[Figure]:
     yield Figure("paired", figure.title, caption, draw_forest(figure))
 
 
+def _with_spread(mean: float, half: float) -> str:
+    """A mean and its interval with the same decimals: as many as give the interval two digits that count."""
+    digits = 2 if not half else min(6, max(0, 1 - math.floor(math.log10(half))))
+    return f"{mean:+z.{digits}f} ± {half:.{digits}f}".replace("-", "−")
+
+
 def _panel(column: Column, known: Sequence[Difference], styles: Mapping[str, int]) -> ForestPanel:
     reach = max(abs(one.value.mean) + (one.value.half or 0.0) for one in known)
     scale, unit = unit_of(column.kind, reach)
@@ -85,7 +91,7 @@ def _panel(column: Column, known: Sequence[Difference], styles: Mapping[str, int
             style=styles[one.policy],
             mean=one.value.mean / scale,
             half=(one.value.half or 0.0) / scale,
-            label=f"{one.value.mean / scale:+.3g} ± {(one.value.half or 0.0) / scale:.2g}{points}",
+            label=_with_spread(one.value.mean / scale, (one.value.half or 0.0) / scale) + points,
             parts=one.parts,
         )
         for one in known
