@@ -102,7 +102,7 @@ def cluster_options(command: F) -> F:
 )
 @click.option(
     "--decisions",
-    type=FILE,
+    type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
     help="Volume for recorded decisions, which no other program can reach. Default: they are kept in memory.",
 )
