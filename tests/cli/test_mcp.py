@@ -16,8 +16,9 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`")
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from cotenant.cli import mcp_tools
+from cotenant.cli import cluster_jobs, inspect, mcp_tools
 from cotenant.errors import CotenantError
+from cotenant.kube.inspect.report import ClusterUse, NodeUse
 from tests.cli.command import START, refusal
 from tests.local.daemon import Daemon
 
@@ -121,3 +122,31 @@ def test_answers_are_bounded() -> None:
 
 def test_a_cluster_is_only_read() -> None:
     assert "a cluster is only read" in refusal("mcp", "--on", "kubernetes", "--allow-actions")
+
+
+def test_tools_about_a_cluster_have_the_names_of_those_about_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, _ = mcp_tools.tools("machine", None, None, actions=False)
+    cluster, acting = mcp_tools.tools("kubernetes", "team", None, actions=False)
+    names = [tool.__name__ for tool in cluster]
+    assert names == ["gpus", "jobs", "why", "report", "what_if"]
+    assert set(names) <= {tool.__name__ for tool in here}
+    assert not acting
+    asked: list[object] = []
+    node = NodeUse(name="n1", address=None, type="", gpus=(), links=None, pods=(), pending=(), closed=())
+
+    def read(*words: object) -> ClusterUse:
+        asked.append(words)
+        return ClusterUse(nodes=(node,), pending=(), policy=None)
+
+    def jobs_of(*words: object) -> list[dict[str, str]]:
+        asked.append(words)
+        return [{"id": "train"}]
+
+    monkeypatch.setattr(inspect, "read", read)
+    monkeypatch.setattr(cluster_jobs, "jobs_of", jobs_of)
+    assert json.loads(cluster[0]())[0]["name"] == "n1"
+    assert json.loads(cluster[1](state="queued,running", limit=5)) == [{"id": "train"}]
+    assert asked == [
+        (None, "team", None, None, None),
+        (("team", None, None), ["queued", "running"], 5),
+    ]

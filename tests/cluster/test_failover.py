@@ -5,6 +5,7 @@
 import contextlib
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +15,8 @@ from random import Random
 
 import pytest
 
-from cotenant.kube.api.names import LEASE, NAMESPACE, SCHEDULER
+from cotenant.history.recorded import recorded_decisions
+from cotenant.kube.api.names import DECISIONS, LEASE, NAMESPACE, SCHEDULER, WHY
 from cotenant.kube.scheduler.leadership import WRITER
 from tests.cluster import pods
 from tests.cluster.api import Json, wait_for
@@ -287,3 +289,42 @@ def test_while_the_extender_is_down_pods_wait_and_then_start(two: Engine) -> Non
     two.started("waits")
     (status,) = two.cluster.get(path_of("runs"))["status"]["containerStatuses"]
     assert (status["restartCount"], "running" in status["state"]) == (0, True)
+
+
+def decisions(engine: Engine, user: str) -> list[bytes]:
+    """What a user downloads."""
+    config = str(engine.cluster.credentials / f"{user}.kubeconfig")
+    command = (sys.executable, "-m", "cotenant", "decisions", "--on", "kubernetes", "--kubeconfig", config)
+    return engine.cluster.machines[0].run(*command).encode().splitlines(keepends=True)
+
+
+def test_decisions_survive_a_killed_scheduler_and_a_change_of_the_leader(two: Engine) -> None:
+    def place(name: str) -> str:
+        two.create(name, LITTLE)
+        placed_at(two, name)
+        uid: str = two.cluster.get(path_of(name))["metadata"]["uid"]
+        return uid
+
+    uids = [place("recorded-1")]
+    for number, words in enumerate(([EXTENDER], [STOCK]), 2):  # the same replica leads on; another one does
+        with killed(*words)(two, leader(two)):
+            uids.append(place(f"recorded-{number}"))
+        wait_until_ready(two)
+    two.cluster.add_user("accountant", "accounts")
+    two.cluster.kubectl(
+        *("-n", NAMESPACE, "create", "rolebinding", "ask", f"--role={WHY}", "--serviceaccount=accounts:accountant")
+    )
+    with pytest.raises(RuntimeError, match=f"the role {DECISIONS} grants them"):
+        decisions(two, "accountant")
+    two.cluster.kubectl(
+        *("-n", NAMESPACE, "create", "rolebinding", "accounts"),
+        *(f"--role={DECISIONS}", "--serviceaccount=accounts:accountant"),
+    )
+
+    def found() -> list[str] | None:
+        recorded = recorded_decisions(decisions(two, "accountant"), "day.jsonl")
+        jobs = [one.job.id for _, one, _ in recorded if one.slots and one.job.id in uids]
+        return jobs if len(jobs) == len(uids) else None
+
+    assert wait_for("all decisions", found) == uids
+    two.tidy()

@@ -221,11 +221,14 @@ def test_every_volume_is_used_and_everything_mounted_is_a_volume(workload: tuple
 @pytest.mark.parametrize(
     "agents", [{}, {"simulate": 2, "gpu_memory": "16GiB", "gpu_type": "T4", "strict": True}], ids=["plain", "all"]
 )
-def test_our_programs_take_the_options_that_they_are_started_with(agents: Json) -> None:
+def test_our_programs_take_the_options_that_they_are_started_with(agents: Json, tmp_path: Path) -> None:
     objects = made(**agents)
     for workload in map(objects.__getitem__, WORKLOADS):
         program, group, name, *words = pod_of(workload)["containers"][0]["command"]
         assert (program, group) == ("cotenant", "kube")
+        # A volume is there when a program starts; an option that takes files only would refuse it.
+        mounts = {one["mountPath"]: str(tmp_path) for one in pod_of(workload)["containers"][0]["volumeMounts"]}
+        words = [mounts.get(word, word) for word in words]
         taken = kube.commands[name].make_context(name, list(words), parent=click.Context(kube)).params
         assert {option: taken[option] for option in agents if option in taken} == (agents if name == "agent" else {})
 

@@ -25,6 +25,8 @@ MOST_BYTES = 64 * 1024
 MOST_JOBS = 200
 
 JobName = Annotated[str, Field(max_length=200, description="ID such as j-000017, or name; on a cluster pod/NAME")]
+States = Annotated[str, Field(max_length=200, description="such as queued,running or failed; empty: all")]
+Newest = Annotated[int, Field(ge=1, le=MOST_JOBS, description="newest jobs")]
 Hours = Annotated[float, Field(gt=0, le=24 * 365, description="hours until now")]
 
 
@@ -53,8 +55,8 @@ def status() -> str:
 
 
 def jobs(
-    state: Annotated[str, Field(max_length=200, description="such as queued,running or failed; empty: all")] = "",
-    limit: Annotated[int, Field(ge=1, le=MOST_JOBS, description="newest jobs")] = 50,
+    state: States = "",
+    limit: Newest = 50,
 ) -> str:
     """Lists jobs of this machine, oldest first: state, GPUs, why each waits, speed against running alone."""
     states = ",".join(decode_states(state))
@@ -127,6 +129,23 @@ class Explainer:
         return bounded(ask_daemon(**wanted))
 
 
+class ClusterTools(Explainer):
+    """Tools about a cluster, under the names of those about this machine."""
+
+    def gpus(self) -> str:
+        """Lists the nodes of the cluster that have GPUs: each GPU with its memory, what is assigned, and its pods."""
+        from cotenant.cli import inspect
+
+        return bounded(list(inspect.read(None, self._namespace, self._kubeconfig, None, None).nodes))
+
+    def jobs(self, state: States = "", limit: Newest = 50) -> str:
+        """Lists jobs of the namespace that were submitted with cotenant, oldest first: state, pods, why each waits."""
+        from cotenant.cli.cluster_jobs import Where, jobs_of
+
+        words = [word for word in state.split(",") if word]
+        return bounded(jobs_of(Where(self._namespace, self._kubeconfig), words, limit))
+
+
 def submit(
     command: Annotated[list[str], Field(min_length=1, max_length=1000, description="program and its arguments")],
     memory: Annotated[str | None, Field(max_length=40, description="on each GPU, such as 4GiB")] = None,
@@ -159,10 +178,11 @@ ACTIONS: tuple[Tool, ...] = (submit, cancel)
 
 def tools(on: str, namespace: str | None, kubeconfig: Path | None, *, actions: bool) -> tuple[list[Tool], list[Tool]]:
     """The tools that read, and those that act."""
-    explainer = Explainer(on, namespace, kubeconfig)
-    both: list[Tool] = [explainer.why, explainer.report, explainer.what_if]
     if on == KUBERNETES:
         if actions:
             raise InputError(f"--allow-actions is for --on {MACHINE}: a cluster is only read")
-        return both, []
-    return [status, gpus, jobs, job, log, history, *both], list(ACTIONS) if actions else []
+        cluster = ClusterTools(on, namespace, kubeconfig)
+        return [cluster.gpus, cluster.jobs, cluster.why, cluster.report, cluster.what_if], []
+    here = Explainer(on, namespace, kubeconfig)
+    reading: list[Tool] = [status, gpus, jobs, job, log, history, here.why, here.report, here.what_if]
+    return reading, list(ACTIONS) if actions else []
