@@ -252,6 +252,25 @@ def test_a_job_on_a_new_instance_is_found_there_after_a_restart(daemon: Daemon) 
     assert [gpu.mig for gpu in daemon.client.get("/v1/gpus", list[GpuView])] == ["1g.5gb", "4g.20gb"]
 
 
+def test_a_half_made_layout_takes_no_jobs_until_a_restart_has_restored_it(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.stop()
+    monkeypatch.setenv("STANDIN_FAULTS", "nvmlDeviceCreateGpuInstanceWithPlacement=999")
+    for start in ("the change", "a start that cannot restore it"):
+        daemon.up("--policy", "binpack")
+        if start == "the change":
+            plan = daemon.client.post("/v1/mig/plan", MigPlan, b'{"want": ["4g.20gb"]}')
+            with pytest.raises(CotenantError, match="the former MIG layouts cannot be restored"):
+                daemon.client.post("/v1/mig/apply", MigApplied, msgspec.json.encode(plan))
+        assert {gpu.cordoned for gpu in daemon.client.get("/v1/gpus", list[GpuView]) if gpu.healthy} == {True}, start
+        daemon.stop()
+    monkeypatch.delenv("STANDIN_FAULTS")
+    daemon.up("--policy", "binpack")
+    until(lambda: profiles(daemon) == ["1g.5gb", "3g.20gb"])
+    assert not any(gpu.cordoned for gpu in daemon.client.get("/v1/gpus", list[GpuView]))
+
+
 def test_a_layout_that_changed_since_the_plan_is_refused(daemon: Daemon) -> None:
     plan = msgspec.json.decode(invoke(daemon, "plan", "--want", "2g.10gb", "-o", "json"), type=MigPlan)
     code = "import ctypes; ctypes.CDLL('libcuda.so.1').standinPartition(0, b'1g.5gb/1g.5gb')"

@@ -46,6 +46,8 @@ class Devices:
         self._cordoned: set[str] = set(stored_setting(journal, "cordoned", list[str], []))
         self._reserved: set[str] = set()
         """partitioned GPUs whose MIG instances take no new jobs, because their layout is being changed"""
+        self._withheld: frozenset[str] = frozenset()
+        """the same, because their layout is a half-made one, until a later start of the daemon has restored it"""
         self._used: dict[str, JobUsage] = {}
         self.changed: Signal[[Machine]] = Signal()
         """a GPU was cordoned, uncordoned, or changed by itself"""
@@ -91,6 +93,11 @@ class Devices:
         finally:
             self._reserved = set()
             self.adjust()
+
+    def withhold(self, cards: Collection[str]) -> None:
+        """No job is placed on the MIG instances of these GPUs as long as this daemon runs."""
+        self._withheld |= frozenset(cards)
+        self.adjust()
 
     def adjust(self) -> None:
         """The cordons changed, or the GPUs that MPS has closed."""
@@ -154,7 +161,8 @@ class Devices:
 
     def _adjusted(self, machine: Machine) -> Machine:
         gpus = tuple(
-            replace(gpu, cordoned=gpu.uuid in self._cordoned or gpu.card in self._reserved) for gpu in machine.gpus
+            replace(gpu, cordoned=gpu.uuid in self._cordoned or gpu.card in self._reserved | self._withheld)
+            for gpu in machine.gpus
         )
         cordoned = replace(machine, gpus=gpus)
         return cordoned if self._isolation is None else self._isolation.of_machine(cordoned)

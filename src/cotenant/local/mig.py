@@ -12,7 +12,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.local.devices import Devices
 from cotenant.local.events import log_error
 from cotenant.local.lifecycle import WrongStateError
-from cotenant.local.mig_layouts import LayoutChanges, Layouts
+from cotenant.local.mig_layouts import LayoutChanges, Layouts, RollbackError
 from cotenant.local.tenants import Tenants
 from cotenant.wire.local import MigApplied, MigChange, MigPlan
 
@@ -47,7 +47,7 @@ class MigChanges:
         try:
             told = self._changes.restore()
         except CotenantError as error:
-            log_error(str(error))
+            self._withhold(error)
             return
         if told is not None:
             log_error(told)
@@ -74,11 +74,22 @@ class MigChanges:
                     raise
                 try:
                     await asyncio.to_thread(self._changes.carry_out, moves)
+                except RollbackError as error:
+                    self._withhold(error)
+                    raise
                 finally:
                     await self._seen()
         for change in plan.changes:
             self._noted("mig", None, f"GPU {change.gpu} has another MIG layout: {' '.join(change.then)}")
         return MigApplied(changes=plan.changes, left=jobs)
+
+    def _withhold(self, error: CotenantError) -> None:
+        """A layout that is neither the former one nor the planned one takes no jobs, so that it can be restored."""
+        log_error(str(error))
+        cards = self._changes.recorded_gpus()
+        self._devices.withhold(cards)
+        for card in cards:
+            self._noted("mig", None, f"GPU {card} takes no jobs until the daemon is restarted: {error}")
 
     async def _seen(self) -> None:
         """Waits until the daemon knows the new instances: a look that is under way may have begun before."""

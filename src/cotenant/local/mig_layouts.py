@@ -111,6 +111,14 @@ class LayoutChanges:
         self.forget()
         return f"{text}: GPU {' '.join(change.gpu for change in record.changes)}"
 
+    def recorded_gpus(self) -> tuple[str, ...]:
+        """The GPUs that the record names; none if it cannot be read."""
+        try:
+            record = self._recorded()
+        except RollbackError:
+            record = None
+        return () if record is None else tuple(change.gpu for change in record.changes)
+
     def forget(self) -> None:
         """Nothing has to be restored any more."""
         self._step("forget")
