@@ -22,11 +22,12 @@ from cotenant.kube.api.server import Listener, application, listen, serve_all
 from cotenant.kube.settings import KubeSettings
 from cotenant.local import api
 from cotenant.metrics.hami import HAMI_GPU, HAMI_POD
-from cotenant.metrics.table import METRICS, Type
+from cotenant.metrics.table import GPU, METRICS, TENANT, TENANT_GPU, Type
 from cotenant.wire.local import JobRequest
 from tests.kube.agent_node.test_metrics import Node
 from tests.kube.control_plane import a_control_plane, until
 from tests.local.engines import engine_on
+from tests.metrics.nodes import gpu, tenant
 from tests.metrics.prometheus import Prometheus, prometheus_of, tool, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -187,6 +188,21 @@ def test_dashboards_are_complete_and_name_only_known_metrics() -> None:
         for title, expression in expressions(path):
             named = set(re.findall(r"\bcotenant_\w+", expression))
             assert {re.sub(r"_bucket$", "", name) for name in named} <= known, title
+
+
+def test_sums_leave_out_values_that_are_not_known() -> None:
+    unknown = {row.name for row in GPU if row.value is not None and row.value(gpu(0)) is None}
+    blank = tenant("new")
+    unknown |= {row.name for row in TENANT if row.value is not None and row.value(blank) is None}
+    unknown |= {row.name for row in TENANT_GPU if row.value is not None and row.value(blank.gpus[0]) is None}
+    assert "cotenant_gpu_memory_used_bytes" in unknown
+    summed = 0
+    for path in DASHBOARDS:
+        for title, expression in expressions(path):
+            if re.match(r"(sum|avg|topk)\b", expression) and unknown & set(re.findall(r"\bcotenant_\w+", expression)):
+                summed += 1
+                assert ">= 0" in expression, f"{title}: one NaN makes the sum NaN"
+    assert summed
 
 
 def test_every_metric_of_tenants_and_gpus_is_on_a_dashboard() -> None:
