@@ -57,6 +57,9 @@ def node(name: str = "n1", **annotations: str) -> Seen:
     )
 
 
+DEFINITION = next(key for key in _expected(KubeSettings()) if key.kind == "CustomResourceDefinition")
+
+
 def healthy() -> Facts:
     settings = KubeSettings()
     objects: dict[Key, Seen | None] = {key: Seen() for key in _expected(settings)}
@@ -72,8 +75,7 @@ def healthy() -> Facts:
             webhooks=({"clientConfig": {"caBundle": encoded(CERTIFICATE)}},)
         ),
     }
-    definition = next(key for key in objects if key.kind == "CustomResourceDefinition")
-    objects[definition] = Seen(status={"conditions": [{"type": "Established", "status": "True"}]})
+    objects[DEFINITION] = Seen(status={"conditions": [{"type": "Established", "status": "True"}]})
     return Facts(
         objects=objects,
         settings=settings,
@@ -126,6 +128,18 @@ FAULTS: list[tuple[str, str, int, Callable[[Facts], Facts]]] = [
         "Secret cotenant-why in namespace cotenant-system: is missing",
         ERRORS_EXIT,
         with_object(Key("Secret", "cotenant-why", NAMESPACE), None),
+    ),
+    (
+        "objects",
+        f"{DEFINITION}: is missing",
+        ERRORS_EXIT,
+        with_object(DEFINITION, None),
+    ),
+    (
+        "objects",
+        f"{DEFINITION}: is not established",
+        ERRORS_EXIT,
+        with_object(DEFINITION, Seen(status={"conditions": [{"type": "Established", "status": "False"}]})),
     ),
     (
         "rights",
