@@ -53,7 +53,8 @@ class VgpuLibraryHook(BuildHookInterface[Any]):
 
     def _add_charts(self, beside: Path, version: str, build_data: dict[str, Any]) -> None:
         """uPlot, which the pages draw charts with, from the package that contains it as a browser needs it."""
-        shutil.rmtree(beside, ignore_errors=True)
+        if version == "editable":  # a wheel leaves the files of an editable install alone
+            shutil.rmtree(beside, ignore_errors=True)
         found = importlib.util.find_spec("uplot")
         if found is None or found.origin is None:
             self.app.display_warning("cotenant is built without uPlot: its pages will have no charts")

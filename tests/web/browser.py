@@ -69,6 +69,16 @@ def signed_in(
         context.close()
 
 
+def picture(page: Page, name: str) -> None:
+    """Keeps a picture of the whole page. The browser draws only rows that are visible, so all of them must be."""
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({"width": size["width"], "height": page.evaluate("document.documentElement.scrollHeight")})
+    page.wait_for_timeout(100)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+    page.set_viewport_size(size)
+
+
 def open_page(page: Page, served: Served, path: str) -> None:
     """Opens a page, and waits until it is live if it can be."""
     page.goto(served.url + path)

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from cotenant.web.model import Health, JobRow, Overview, State, Tenant
-from tests.web.browser import DARK, DESKTOP, PHONE, SCREENSHOTS, open_page, signed_in
+from tests.web.browser import DARK, DESKTOP, PHONE, SCREENSHOTS, open_page, picture, signed_in
 from tests.web.fake import FakeSource, Served, made_overview, served
 
 PAGES = {
@@ -45,7 +45,7 @@ def test_every_page_is_without_errors_and_serious_faults_of_accessibility(
     with signed_in(browser, shared, act=look == "desktop", **LOOKS[look]) as (page, complaints):
         for name, path in PAGES.items():
             open_page(page, shared, path)
-            page.screenshot(path=SCREENSHOTS / f"{name}-{look}.png", full_page=True)
+            picture(page, f"{name}-{look}")
             found = Axe().run(page).response["violations"]
             serious = [
                 f"{name}: {one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0].get('failureSummary', '')}"

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from cotenant.kube.api.certificates import Certificates
 from tests.kube.http import beside
-from tests.web.browser import DESKTOP, SCREENSHOTS
+from tests.web.browser import DESKTOP, SCREENSHOTS, picture
 from tests.web.kube.test_pages import PROFILE
 from tests.web.kube.world import ADMIN, ALICE, Cluster, Pages, large_cluster, shared_cluster, some_pages
 
@@ -70,7 +70,7 @@ def test_a_user_signs_in_looks_acts_and_signs_out(browser: Browser, tmp_path: Pa
                 page.goto(url + path)
                 if page.locator("body[data-live]").count():
                     page.wait_for_selector(".status.good")
-                page.screenshot(path=SCREENSHOTS / f"cluster-{name}.png", full_page=True)
+                picture(page, f"cluster-{name}")
                 assert "secret" not in page.content()
                 serious = [
                     one["id"]
