@@ -79,12 +79,25 @@ def test_no_disruption_budget_keeps_memory_that_was_only_lent() -> None:
         await tenants(plane, "far", "near", "owner")
         plane.server.budgets["far"] = 0
         report(plane, "owner", 2000, far=3000, near=500)
-        await until(lambda: ("team", "far") not in plane.server.pods)
-        assert plane.server.evicted == ["near"]  # a pod without a budget is tried first
-        await until(lambda: len(plane.events("Reclaimed")) == 2)
-        assert any(
-            "deleted from node n1 in spite of its disruption budget" in text for text in plane.events("Reclaimed")
+        await until(lambda: plane.events("Reclaimed"))
+        (text,) = plane.events("Reclaimed")
+        assert text.startswith(
+            "deleted from node n1 in spite of its disruption budget: it uses 3000 MiB above its request"
         )
+        assert plane.server.evicted == []  # what the other has would not be enough
+        assert sorted(name for _, name in plane.server.pods) == ["near", "owner"]
+
+    play(story)
+
+
+def test_of_pods_with_disruption_budgets_the_one_furthest_above_its_request_leaves() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await tenants(plane, "far", "near", "owner")
+        plane.server.budgets |= {"far": 0, "near": 0}
+        report(plane, "owner", 2000, far=3000, near=2500)
+        await until(lambda: ("team", "far") not in plane.server.pods)
+        await until(lambda: len(plane.events("ReclaimRefused")) == 2)
+        assert ("team", "near") in plane.server.pods
 
     play(story)
 

@@ -94,20 +94,24 @@ class Reclaimer:
                 await self._answer(node, lack)
 
     async def _answer(self, node: str, lack: Lack) -> None:
-        missing, spared = lack.missing, list[tuple[Pod, int]]()
-        for uid, above in lack.above.items():
-            pod = self._pod(uid, node)
+        # The report may be older than an eviction: what a pod gives back that is gone by now counts, too.
+        missing = lack.missing - sum(above for uid, above in lack.above.items() if uid in self._evicted)
+        named = [(self._pod(uid, node, lack), above) for uid, above in lack.above.items() if uid not in self._evicted]
+        pods = [(pod, above) for pod, above in named if pod is not None]
+        left = sum(above for _, above in pods)
+        spared: list[tuple[Pod, int]] = []
+        for pod, above in pods:
             if missing <= 0:
                 return
-            if pod is None or uid == lack.pod or not _is_elastic_on(self._record(uid), lack.gpu):
-                continue
-            if uid in self._evicted or leaves_soon(pod) or await self._evict(pod, lack):
+            left -= above
+            if leaves_soon(pod) or await self._evict(pod, lack):
                 missing -= above
-            elif (refused := self._refused.get(uid)) is not None and refused.by_budget:
+            elif (refused := self._refused.get(pod.metadata.uid)) is not None and refused.by_budget:
                 spared.append((pod, above))
-        for pod, above in spared:
-            if missing > 0 and await self._delete(pod, lack):
-                missing -= above
+            while spared and left < missing:  # the pods that follow cannot free enough
+                pod, above = spared.pop(0)
+                if await self._delete(pod, lack):
+                    missing -= above
 
     async def _evict(self, pod: Pod, lack: Lack) -> bool:
         """Whether the pod leaves."""
@@ -183,10 +187,10 @@ class Reclaimer:
         if pod.metadata.uid in self._refused:
             yield f"it {self._refused[pod.metadata.uid].why}"
 
-    def _pod(self, uid: str, node: str) -> Pod | None:
-        """A pod that has GPUs of this node, whatever the agent of the node reports."""
+    def _pod(self, uid: str, node: str, lack: Lack) -> Pod | None:
+        """A pod that may be evicted for another one on this node, whatever the agent of the node reports."""
         bound = self._shared.state.bound(uid)
-        if bound is None or bound.node != node:
+        if bound is None or bound.node != node or uid == lack.pod or not _is_elastic_on(bound.record, lack.gpu):
             return None
         pod = self._shared.pods.objects.get((bound.namespace, bound.name))
         return pod if pod is not None and pod.metadata.uid == uid else None
@@ -213,6 +217,5 @@ def describe_grants(record: Record, reports: Iterable[GrantReport]) -> Iterable[
                 yield f"compute {where}: {requested} requested, at most {most}, {has}"
 
 
-def _is_elastic_on(record: Record | None, gpu: str) -> bool:
-    held = () if record is None else record.containers
-    return any(share.gpu == gpu and share.is_elastic for one in held for share in one.gpus)
+def _is_elastic_on(record: Record, gpu: str) -> bool:
+    return any(share.gpu == gpu and share.is_elastic for held in record.containers for share in held.gpus)
