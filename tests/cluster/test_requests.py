@@ -69,7 +69,8 @@ def test_a_pod_gets_its_request_from_the_pod_furthest_above_its_own(engine: Engi
     wait_for("the agent to run again", lambda: restarts(engine) > before)
     engine.wait_for_agent("node1")
     assert T4.memory_mib >= 3 * REQUEST
-    with budget(engine, {"matchLabels": {"app": "far"}}):  # it does not keep what was only lent
+    above = {"key": "app", "operator": "In", "values": ["far", "near"]}
+    with budget(engine, {"matchExpressions": [above]}):  # budgets do not keep what was only lent
         grows(engine, "owner", REQUEST)
         owner = engine.said("owner")
     assert set(owner["answers"]) == {0}, owner
