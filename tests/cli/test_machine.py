@@ -176,8 +176,12 @@ def test_what_the_daemon_does_not_know_is_exit_code_4(env: dict[str, str], words
 @pytest.mark.parametrize(
     ("words", "numbers"),
     [
-        ("--memory 2GiB", "needs 2048 MiB on one GPU; the freest has 1024 MiB free"),
-        ("--gpus 3", "needs 3 GPUs on one node; the node has 2"),
+        (
+            "--memory 2GiB",
+            "needs 2048 MiB on one GPU; the freest has 1024 MiB free; "
+            "it would run with 1024 MiB of GPU memory instead of 2048 MiB",
+        ),
+        ("--gpus 3", "needs 3 GPUs on one node; the node has 2; it would run with 2 GPUs instead of 3 GPUs"),
     ],
 )
 def test_what_can_never_run_here_is_exit_code_5_with_the_numbers(env: dict[str, str], words: str, numbers: str) -> None:
