@@ -477,7 +477,7 @@ def test_recipe_metric(scratch: Scratch) -> None:
         "import asyncio, json\nfrom tests.metrics.nodes import node\nfrom tests.metrics.test_page import scrape\n"
         "print(json.dumps(scrape(node()).decode()))"
     )
-    assert '\ncotenant_gpu_free_slots{gpu="GPU-0",node="n1"} 1.0\n' in text
+    assert '\ncotenant_gpu_free_slots{node="n1",gpu="GPU-0"} 1.0\n' in text
     scratch.test("tests/docs/test_metrics.py", "tests/metrics/test_table.py")
 
 
