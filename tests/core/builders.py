@@ -4,14 +4,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Gpu, Gpus, Job, Machine, Placement, Slot, Tenant
-from cotenant.core.suggestions.search import Steps
 from cotenant.core.units import MiB, MilliGpu, Seconds
-
-T = TypeVar("T")
 
 
 def machine(name: str = "a", gpus: int = 1, memory: int = 16000, **host: Any) -> Machine:
@@ -59,13 +56,3 @@ def cluster_with(machines: Sequence[Machine], *placements: Placement) -> Cluster
     for one in placements:
         cluster = cluster.place(one)
     return cluster
-
-
-def in_one_go(steps: Steps[T]) -> T:
-    """The result of a search in steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found

@@ -6,7 +6,7 @@ What cannot be said on Kubernetes, or is not for us to decide there, is left out
 - cores and memory of the host, which kube-scheduler counts before it asks us;
 - several replicas that start together: a pod is one;
 - policies by lot: filter and bind must agree;
-- rungs of the isolation ladder, which a pod cannot name;
+- rungs of the isolation ladder, which the tables dictate and inventories publish: test_ladder.py;
 - the order of the queue is kube-scheduler's; here the tables' is played, so that placements can be compared. If GPUs
   are reserved for a job that waits, the tables are played through our own queue instead.
 """

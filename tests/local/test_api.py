@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,23 +24,9 @@ from cotenant.local.supervisor import Log
 from cotenant.wire.local import MOST_BYTES, JobRequest, JobView, Problem
 from tests.local.asgi_client import Answer, open_request, request
 from tests.local.daemon import running_daemon, until
-from tests.local.engines import engine_on
 
 TOKEN = "a-token-of-some-length"
 SLEEP = msgspec.json.encode(JobRequest(command=("sleep", "9"), cwd="/", memory="100MiB"))
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as one:
-        yield one
-
-
-@pytest.fixture
-def engine(runner: asyncio.Runner, tmp_path: Path) -> Iterator[Engine]:
-    runner.get_loop()
-    with engine_on(tmp_path) as (one, _):
-        yield one
 
 
 # It describes itself

@@ -3,8 +3,7 @@
 """What would make a job of this machine fit, and what-if, over the daemon's interface."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,22 +14,8 @@ from cotenant.local.engine import Engine
 from cotenant.wire.explanation import WhatIf, WhatIfRequest
 from cotenant.wire.local import JobRequest
 from tests.local.asgi_client import request
-from tests.local.engines import engine_on
 
 Submit = Callable[..., str]
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as one:
-        yield one
-
-
-@pytest.fixture
-def engine(runner: asyncio.Runner, tmp_path: Path) -> Iterator[Engine]:
-    runner.get_loop()
-    with engine_on(tmp_path) as (one, _):
-        yield one
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,23 +14,9 @@ from cotenant.node.agent import Reported
 from cotenant.wire.agent import Steps
 from cotenant.wire.local import JobRequest
 from tests.local.asgi_client import request
-from tests.local.engines import engine_on
 from tests.metrics.nodes import series, values
 
 MIB = MIB_BYTES
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as one:
-        yield one
-
-
-@pytest.fixture
-def engine(runner: asyncio.Runner, tmp_path: Path) -> Iterator[Engine]:
-    runner.get_loop()
-    with engine_on(tmp_path) as (one, _):
-        yield one
 
 
 def submit(engine: Engine, memory: str, **more: object) -> str:

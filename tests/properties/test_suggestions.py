@@ -13,10 +13,9 @@ from cotenant.core.placement.deciding import place_gang
 from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.core.queueing.eviction import Stake
 from cotenant.core.suggestions.changes import Change, axes
-from cotenant.core.suggestions.search import Memory, Search
+from cotenant.core.suggestions.search import Memory, Search, finished
 from cotenant.core.suggestions.suggesting import gang_standing, ordered, suggestions
 from cotenant.core.units import Seconds
-from tests.core.builders import in_one_go
 from tests.properties.strategies import demands, examples, plain_demands, policies
 from tests.properties.test_placing import occupied
 
@@ -77,7 +76,7 @@ def test_as_many_members_of_a_gang_fit_as_are_said_to(data: st.DataObject) -> No
     cluster = data.draw(occupied())
     policy = data.draw(policies(cluster))
     job = Job(id="new", demand=data.draw(plain_demands()), replicas=data.draw(st.integers(1, 6)))
-    standing = in_one_go(gang_standing(Search(Memory(policy), job, cluster)))
+    standing = finished(gang_standing(Search(Memory(policy), job, cluster)))
     assert standing.fit == 0 or fits(policy, replace(job, replicas=standing.fit), cluster)
     if standing.fit < job.replicas:
         assert not fits(policy, replace(job, replicas=standing.fit + 1), cluster)

@@ -12,10 +12,10 @@ from cotenant.core.model import Container, ContainerKind, Demand, Job, Placement
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.queueing.eviction import Stake
 from cotenant.core.suggestions.changes import Suggestion
-from cotenant.core.suggestions.search import Memory, Search
+from cotenant.core.suggestions.search import Memory, Search, finished
 from cotenant.core.suggestions.suggesting import gang_standing, ordered, suggestions
 from cotenant.core.units import MiB, MilliGpu, Percent, Seconds
-from tests.core.builders import card, cluster_with, in_one_go, job, machine, machine_of, placed, share
+from tests.core.builders import card, cluster_with, job, machine, machine_of, placed, share
 
 BUSY = cluster_with([machine("a", 2)], placed("x", share(10000, 500), "a", 0), placed("y", share(12000, 100), "a", 1))
 STAKES = {"x": Stake(0, Seconds(0.0)), "y": Stake(0, Seconds(1.0))}
@@ -110,7 +110,7 @@ def test_a_gang_says_how_many_members_fit_and_what_the_next_one_lacks() -> None:
     cluster = cluster_with(
         [machine("a"), machine("b")], placed("x", share(9000), "a", 0), placed("y", share(8000), "b", 0)
     )
-    standing = in_one_go(gang_standing(Search(Memory(build_policy("binpack")), gang, cluster)))
+    standing = finished(gang_standing(Search(Memory(build_policy("binpack")), gang, cluster)))
     assert (standing.needed, standing.fit) == (3, 2)
     assert str(standing.lacks) == "needs 5000 MiB on one GPU; the freest has 3000 MiB free"
     found = suggested(gang, cluster)
