@@ -8,6 +8,7 @@ from typing import Any
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Gpu, Gpus, Job, Machine, Placement, Slot, Tenant
+from cotenant.core.sharing.speeds import Predicted, tenant_set_of
 from cotenant.core.units import MiB, MilliGpu, Seconds
 
 
@@ -49,6 +50,13 @@ def with_free_memory(free: Sequence[int], each: int = 16276, name: str = "a") ->
     """A node whose GPUs have just so much memory left."""
     taken = [(share(each - left), (i,)) for i, left in enumerate(free) if left < each]
     return node(machine(name, len(free), each), *taken)
+
+
+def one_bad_pair() -> Predicted:
+    """A pair was measured that gains nothing."""
+    belief = Predicted()
+    belief.observe(tenant_set_of("gpu", ("x", "y")), [0.5, 0.5])
+    return belief
 
 
 def cluster_with(machines: Sequence[Machine], *placements: Placement) -> Cluster:

@@ -180,6 +180,8 @@ class Job:
     """GPU-seconds that it has run so far"""
     alternatives: tuple[Demand, ...] = ()
     """other demands for the same job, tried in this order if `demand` does not fit"""
+    account: tuple[str, ...] = ()
+    """who it is charged to under fair share: groups from the outermost to the innermost, then the user"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from cotenant.core.placement.deciding import Decision
 from cotenant.core.placement.policies import PREEMPTIVE, QUEUES, build_policy
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.speeds import Belief, Predicted
-from cotenant.core.units import MilliGpu, Seconds
+from cotenant.core.units import WHOLE_MEMORY, MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim import fill
 from cotenant.sim.arrivals import Arrival, Trace
@@ -248,7 +248,7 @@ def _arrivals(plan: Plan, trace: Trace) -> Iterator[Arrival]:
     if not trace.in_order:
         arrivals = iter(sorted(arrivals, key=lambda arrival: (arrival.job.submitted, arrival.job.id)))
     if plan.world != "none":
-        arrivals = map(_without_compute_share, arrivals)
+        arrivals = map(_shareable, arrivals)
     if plan.compress == 1.0:
         return arrivals
     return (
@@ -273,9 +273,13 @@ def vary_arrivals(arrivals: Iterator[Arrival], seed: int) -> Iterator[Arrival]:
             yield Arrival(replace(one.job, submitted=Seconds(time)), one.duration)
 
 
-def _without_compute_share(one: Arrival) -> Arrival:
-    """The job without a compute share, so that the policy decides which jobs share its GPUs."""
-    return Arrival(replace(one.job, demand=replace(one.job.demand, compute=MilliGpu(0))), one.duration)
+def _shareable(one: Arrival) -> Arrival:
+    """The job without a compute share and without a claim on all memory, so that the policy decides which jobs share
+    its GPUs. The measurements say which pairs do not fit into memory together."""
+    demand = one.job.demand
+    memory_percent = None if demand.memory_percent == WHOLE_MEMORY else demand.memory_percent
+    demand = replace(demand, compute=MilliGpu(0), memory_percent=memory_percent)
+    return Arrival(replace(one.job, demand=demand), one.duration)
 
 
 def _with_estimates(plan: Plan, seed: int, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:

@@ -8,7 +8,7 @@ end of every job that was placed. The same trace and seed give the same report, 
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -16,10 +16,19 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, Mix, inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand, Job, Machine, Placement
-from cotenant.core.placement.deciding import Decision, Queue, decide, judge_again, place_gang, queue_position
+from cotenant.core.placement.deciding import (
+    Decision,
+    Queue,
+    account_of,
+    decide,
+    judge_again,
+    place_gang,
+    queue_position,
+)
 from cotenant.core.placement.policies import PREEMPTIVE, build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.queueing.backfill import Ends, Reservation
+from cotenant.core.queueing.fair import FairSettings, FairShares, gpus_taken
 from cotenant.core.queueing.preemption import find_preemptions
 from cotenant.core.sharing.gates import find_move
 from cotenant.core.sharing.speeds import Belief, Predicted
@@ -38,6 +47,8 @@ class Timing:
     """The settings of a timed run, besides the trace and the machines."""
 
     queue: str = "fifo"
+    fair: FairSettings = field(default_factory=FairSettings)
+    """of the queue order `fair`"""
     backfill: bool = True
     """whether GPUs are reserved for the first job that does not fit, so that later jobs do not delay it"""
     round: Seconds = Seconds(300.0)
@@ -87,6 +98,7 @@ class TimedRun:
         known = Knowledge(mix, inventory, belief)
         self._ranker = self._learner.ranker if self._learner else Ranker(build_policy(spec, known, timing.queue))
         self._queue = Queue(self._ranker.policy)
+        self.shares = FairShares(timing.fair, self._cluster.gpus) if self._ranker.policy.fair else None
         self._ends = Ends()
         self._reservation: Reservation | None = None
         random = Random(seed)
@@ -107,7 +119,8 @@ class TimedRun:
         self._progress: dict[str, Progress] = {}
         self._placeable: dict[tuple[Demand, int], bool] = {}
 
-    def run(self, arrivals: Iterator[Arrival]) -> "TimedRun":
+    def run(self, arrivals: Iterator[Arrival], until: float = math.inf) -> "TimedRun":
+        """Simulates until all jobs have ended, or until the first event after that time."""
         upcoming = next(arrivals, None)
         self._start = float(upcoming.job.submitted) if upcoming is not None else 0.0
         self._metrics.begin(self._start)
@@ -127,6 +140,8 @@ class TimedRun:
             now = min(arrives, self._finishes.next(), self._next_round, self._next_start)
             if self._contention is not None:
                 now = min(now, self._contention.next_measurement, self._contention.next_wake)
+            if now > until:
+                break
             self._metrics.advance(now)
             freed = self._finish_due(now)
             if self._contention is not None:
@@ -202,6 +217,7 @@ class TimedRun:
             draw=self._draw,
             ends=self._ends if self._timing.backfill else None,
             reservation=self._reservation,
+            shares=self.shares,
         )
         self._reservation = decision.reservation
         by_job: dict[str, list[Placement]] = {}
@@ -253,6 +269,8 @@ class TimedRun:
         progress.waited += now - progress.waiting_since
         self._queue.remove(job)
         self._ends.add(placements, Seconds(now))
+        if self.shares is not None:
+            self.shares.start(job.id, account_of(job), gpus_taken(placements, self._cluster), Seconds(now))
         works_from = now + self._timing.startup
         running = Running(
             job, placements, progress.arrival, now, works_from + progress.left, crowding, since=works_from
@@ -279,6 +297,8 @@ class TimedRun:
 
     def _release(self, running: Running, now: float) -> None:
         self._ends.remove(running.job.id)
+        if self.shares is not None:
+            self.shares.end(running.job.id, Seconds(now))
         for placement in running.placements:
             self._cluster = self._cluster.finish(placement)
         self._metrics.count(running.placements, -1, self._cluster)

@@ -12,12 +12,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cotenant.core import interference
 from cotenant.core.interference import Predictor, PredictorState, Profile, Signature, Speed
 from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue
+from cotenant.core.interference.explained import Explained
 from cotenant.core.interference.factorisation import factorise
 from cotenant.core.interference.fitting import Measured, fit_shares
 from cotenant.core.interference.kernel import SHARES, Pairs, Shares, covariance, variance
-from cotenant.core.interference.observations import MOST_ROWS, NOISE, Row
+from cotenant.core.interference.learned import NOISE, Fit
+from cotenant.core.interference.observations import MOST_ACTIVE, MOST_ROWS, Row
 from cotenant.core.interference.posterior import JITTER, Posterior
 from cotenant.errors import InputError
 
@@ -169,11 +172,16 @@ def test_rows_and_types_are_bounded() -> None:
     types = [Signature(f"{i}", None, None) for i in range(MOST_TYPES + 50)]
     numbers = {predictor.learn(kind) for kind in types}
     assert numbers == set(range(MOST_TYPES))
-    for i in range(MOST_ROWS // 2 + 20):
-        assert predictor.observe(types[i], types[i // 2], *chance.uniform(0.2, 1, 2))
-    assert len(predictor.state().rows) <= MOST_ROWS
-    assert predictor.known(types[MOST_ROWS // 2 + 19], types[(MOST_ROWS // 2 + 19) // 2])
-    assert is_sane(predictor.pair(types[-1], types[0])[0])
+    pairs = [(types[i], types[j]) for i in range(MOST_TYPES) for j in range(i)][: MOST_ROWS // 2 + 1]
+    predictor = Predictor.of(
+        interference.Measured(victim, partner, chance.uniform(0.2, 1), 1)
+        for pair in pairs[:-1]
+        for victim, partner in (pair, pair[::-1])
+    )
+    assert predictor.observe(*pairs[-1], 0.5, 0.6)
+    assert len(predictor.state().rows) == MOST_ROWS
+    assert not predictor.known(*pairs[0])
+    assert predictor.known(*pairs[-1])
 
 
 def test_a_type_too_many_is_taken_for_its_next_relative() -> None:
@@ -189,7 +197,8 @@ def test_types_that_were_only_asked_about_make_room_for_new_ones() -> None:
     stranger = predictor.pair(Signature("z", None, None), TYPES[9])
     for i in range(2 * MOST_TYPES):
         predictor.pair(Signature(f"once-{i}", None, None), TYPES[i % len(TYPES)])
-    assert predictor.pair(Signature("new", None, None), TYPES[9])[0] == pytest.approx(stranger[0])
+    # With very many types, one without a measurement is predicted by an average over its relatives.
+    assert predictor.pair(Signature("new", None, None), TYPES[9])[0].mean == pytest.approx(stranger[0].mean, abs=0.1)
     assert predictor.pair(TYPES[0], TYPES[5])[0] == pytest.approx(before[0])
     predictor.observe(Signature("new", None, None), TYPES[9], 0.2, 0.3)
     known = [signature.family for signature in predictor.state().types]
@@ -240,7 +249,7 @@ def test_what_is_known_is_not_worth_a_probe() -> None:
     assert predictor.probes(TYPES[0], [], 3) == []
 
 
-def test_jobs_without_relatives_are_told_by_factors_once_they_were_measured() -> None:
+def test_jobs_without_relatives_are_predicted_from_how_they_fared() -> None:
     types = [Signature(f"{i}", None, None) for i in range(14)]
     chance = np.random.default_rng(5)
     sides = chance.uniform(0.5, 0.95, (2, 14))
@@ -259,6 +268,68 @@ def test_jobs_without_relatives_are_told_by_factors_once_they_were_measured() ->
         assert [there.mean, back.mean] == pytest.approx([speed(i, j), speed(j, i)], abs=0.12)
     i, j = pairs[order[0]]
     assert predictor.pair(types[i], types[j])[0].mean == pytest.approx(speed(i, j), abs=0.02)
+
+
+def test_the_error_still_falls_with_more_rows_than_are_active_and_speeds_above_alone_are_predicted() -> None:
+    types = [Signature(f"{i // 2}", 1 << (i % 2), 0.1) for i in range(44)]
+    chance = np.random.default_rng(2)
+    families = chance.normal(0.9, 0.12, (22, 22))
+
+    def speed(i: int, j: int) -> float:
+        return float(np.clip(families[i // 2, j // 2] + 0.01 * ((i + j) % 4), 0.3, 1.19))
+
+    pairs = all_pairs(types)
+    numbers = {kind: i for i, kind in enumerate(types)}
+    errors = []
+    predictor = Predictor()
+    for known in (200, 700):
+        predictor = Predictor.of(
+            interference.Measured(one, other, speed(numbers[one], numbers[other]), 1)
+            for pair in pairs[:known]
+            for one, other in (pair, pair[::-1])
+        )
+        found = [(predictor.pair(*pair)[0].mean, speed(*(numbers[kind] for kind in pair))) for pair in pairs[700:]]
+        errors.append(float(np.mean([abs(predicted - true) for predicted, true in found])))
+        assert max(predicted for predicted, _ in found) > 1.0
+    assert len(predictor.state().rows) > 2 * MOST_ACTIVE
+    assert errors[1] < 0.75 * errors[0]
+
+
+def test_what_rows_explain_is_kept_and_extended_as_if_it_were_computed_anew() -> None:
+    catalogue = Catalogue()
+    numbers = [catalogue.number(kind) for kind in TYPES]
+    rows = np.random.default_rng(4).permutation([(i, j) for i in numbers for j in numbers])
+    posterior, kept = Posterior(catalogue, SHARES, 200), Explained(catalogue.room)
+    asked = Pairs(*np.array([(i, j) for i in numbers[:5] for j in numbers]).T)
+
+    def append(start: int, end: int) -> None:
+        posterior.append(Pairs(*rows[start:end].T), np.full(end - start, NOISE))
+
+    for start, end in ((0, 100), (100, 101), (101, 110)):
+        append(start, end)
+        few = Pairs(asked.victims[: 10 + end], asked.partners[: 10 + end])  # some were requested before, some were not
+        assert kept.of(posterior, few) == pytest.approx(posterior.explained(few), abs=1e-9)
+    posterior.drop(7)
+    append(110, 120)
+    assert kept.of(posterior, asked) == pytest.approx(posterior.explained(asked), abs=1e-9)
+
+
+def test_a_model_of_nearly_the_same_rows_is_kept_when_they_are_recalled() -> None:
+    rows = [
+        interference.Measured(victim, partner, true_speed(victim, partner), 1)
+        for one, other in all_pairs()[:90]
+        for victim, partner in {(one, other), (other, one)}
+    ]
+    before = Predictor.of(rows[:-4])
+    before.pair(TYPES[0], TYPES[1])
+    after = Predictor.of(rows, before)
+    first, second = before.state().fit, after.state().fit
+    assert first is not None
+    assert second is not None
+    assert second.first == first.first
+    fresh = Predictor.of(rows)
+    for pair in all_pairs()[90:110]:
+        assert after.pair(*pair)[0].mean == pytest.approx(fresh.pair(*pair)[0].mean, abs=0.05)
 
 
 def test_factors_find_a_table_of_low_rank() -> None:
@@ -314,6 +385,7 @@ def test_state_survives_json_exactly() -> None:
         PredictorState(types=(TYPES[0],), rows=(Row(0, 0, 30.0, 1),)),
         PredictorState(types=(TYPES[0],), rows=(Row(0, 0, 0.7, 0),)),
         PredictorState(shares=replace(SHARES, constant=-1.0)),
+        PredictorState(fit=Fit(first=(), second=(), rows=64, solved=64, error=1.0, type_error=1.0)),
         PredictorState(shares=replace(SHARES, types=math.nan)),
         PredictorState(shares=replace(SHARES, types=1e308)),
     ],

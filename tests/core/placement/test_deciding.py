@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from cotenant.core.cluster import Cluster
+from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand, Job, Placement
 from cotenant.core.placement.deciding import Queue, decide, judge_again, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import MilliGpu, Seconds
-from tests.core.builders import job, machine, node, share
+from tests.core.builders import job, machine, node, one_bad_pair, share
 
 FIFO = build_policy("binpack")
 NOW = Seconds(0.0)
@@ -176,8 +177,8 @@ def test_room_is_kept_only_where_the_job_can_come_and_on_no_more_nodes_than_it_n
 def test_an_overdue_job_shares_even_where_that_is_not_worth_it() -> None:
     busy = Cluster.of([node(machine("a"), (Demand(compute=MilliGpu(0), workload="endless"), (0,)))])
     waiting = old(Demand(compute=MilliGpu(0), workload="other"))
-    assert later(1.2, [waiting], busy, "cotenant") == []
-    policy = build_policy("cotenant", queue="aged")
+    policy = build_policy("cotenant", Knowledge(belief=one_bad_pair()), queue="aged")
+    assert decide(policy, [waiting], busy, Seconds(1.2 * 3600)).placements == ()
     (placement,) = decide(policy, [waiting], busy, Seconds(1.3 * 3600)).placements
     assert placement.overdue
     assert judge_again(policy, placement, busy.place(placement), 0.0).reason is None, "nor is it sent back"

@@ -191,6 +191,7 @@ JOBS = (
     ("queue", "order"),
     [
         ("fifo", ["long", "wide", "short", "unknown"]),
+        ("fair", ["long", "wide", "short", "unknown"]),  # of one account
         ("sjf", ["short", "wide", "long", "unknown"]),
         ("srpt", ["short", "long", "wide", "unknown"]),
         ("las", ["unknown", "wide", "short", "long"]),
@@ -203,7 +204,7 @@ def test_queue_orders(queue: str, order: list[str]) -> None:
 
 
 def test_every_queue_order_is_tested_above() -> None:
-    assert set(QUEUES) == {"fifo", "sjf", "srpt", "las", "aged"}
+    assert set(QUEUES) == {"fifo", "fair", "sjf", "srpt", "las", "aged"}
 
 
 @pytest.mark.parametrize("spec", ["cotenant", "lucid", "iadeep", "alone"])

@@ -95,12 +95,12 @@ def test_a_pair_of_which_nothing_is_known_is_tried_if_three_jobs_per_gpu_wait() 
 @pytest.mark.parametrize(
     ("score", "trial", "waits"),
     [
-        ((1.0, 0.0, 0.0), False, False),
-        ((0.0, 0.9, 0.8), False, False),
-        ((0.0, 0.9, 0.2), True, False),
-        ((0.0, 0.3, 0.2), False, True),
-        ((0.0, -0.5, -0.9), False, True),
-        ((0.0, -0.3, 0.8), False, True),
+        ((1.0, 1.0, 1.0), False, False),
+        ((0.9, 0.0, 0.8), False, False),
+        ((0.9, 0.0, 0.2), True, False),
+        ((0.3, 0.0, 0.2), False, True),
+        ((-0.5, 0.0, -0.9), False, True),
+        ((-0.3, 0.0, 0.8), False, True),
     ],
     ids=["idle", "certain", "not sure", "too little", "a loss", "a loss that bounds do not show"],
 )
@@ -110,7 +110,7 @@ def test_what_the_gate_says(score: tuple[float, ...], trial: bool, waits: bool) 
 
 
 def test_a_refusal_says_what_was_needed_and_what_there_was() -> None:
-    reason = worth_sharing((0.0, 0.3, 0.2), 0.0).reason
+    reason = worth_sharing((0.3, 0.0, 0.2), 0.0).reason
     assert (reason.check, reason.needed, reason.available) == ("gain", 500, 300) if reason else False
     assert "must add 50 %" in str(reason)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cotenant.core.cluster import Cluster
+from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.isolation import Rung
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Placement, Slot
 from cotenant.core.placement.policies import build_policy
@@ -15,7 +16,7 @@ from cotenant.core.suggestions.changes import Suggestion
 from cotenant.core.suggestions.search import Memory, Search, finished
 from cotenant.core.suggestions.suggesting import gang_standing, ordered, suggestions
 from cotenant.core.units import MiB, MilliGpu, Percent, Seconds
-from tests.core.builders import card, cluster_with, job, machine, machine_of, placed, share
+from tests.core.builders import card, cluster_with, job, machine, machine_of, one_bad_pair, placed, share
 
 BUSY = cluster_with([machine("a", 2)], placed("x", share(10000, 500), "a", 0), placed("y", share(12000, 100), "a", 1))
 STAKES = {"x": Stake(0, Seconds(0.0)), "y": Stake(0, Seconds(1.0))}
@@ -25,7 +26,7 @@ def suggested(
     wanted: Job | Demand, cluster: Cluster = BUSY, policy: str = "binpack", budget: int = 40_000
 ) -> list[Suggestion]:
     one = wanted if isinstance(wanted, Job) else job("new", wanted)
-    search = Search(Memory(build_policy(policy)), one, cluster, budget=budget)
+    search = Search(Memory(build_policy(policy, Knowledge(belief=one_bad_pair()))), one, cluster, budget=budget)
     running = [
         (Job(id=tenant.job, demand=tenant.demand), (placed(tenant.job, tenant.demand, node.name, *tenant.gpus),))
         for node in cluster

@@ -85,6 +85,12 @@ class Catalogue:
         return Likeness(family, batch, time, profile if self._profiled else None)
 
     @property
+    def traits(self) -> Traits:
+        """Of the types, in the order of their numbers."""
+        count, traits = len(self.types), self._traits
+        return Traits(traits.family[:count], traits.batch[:count], traits.time[:count], traits.profile[:count])
+
+    @property
     def families(self) -> Indices:
         """The family of each type; a type without one has a family of its own."""
         return self._traits.family[: len(self.types)]
@@ -194,21 +200,21 @@ def _typical_profile(profile: Profile | None) -> Profile | None:
     if profile is None:
         return None
     rounded = Profile(
-        utilisation=_tenths(profile.utilisation),
-        bandwidth=_tenths(profile.bandwidth),
+        utilisation=_twentieths(profile.utilisation),
+        bandwidth=_twentieths(profile.bandwidth),
         memory_mib=_power(profile.memory_mib),
         pcie_mib_s=_power(profile.pcie_mib_s),
     )
     return None if rounded == Profile() else rounded
 
 
-def _tenths(share: float | None) -> float | None:
-    return None if share is None or not 0 <= share <= 1.5 else min(round(share, 1), 1.0)
+def _twentieths(share: float | None) -> float | None:
+    return None if share is None or not 0 <= share <= 1.5 else min(round(20 * share) / 20, 1.0)
 
 
 def _power(value: float | None) -> float | None:
     octaves = _octaves(value)
-    return None if octaves is None else 2.0 ** round(octaves)
+    return None if octaves is None else 2.0 ** (round(2 * octaves) / 2)
 
 
 def _octaves(value: float | None) -> float | None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from cotenant.core.interference.catalogue import Catalogue, Signature
 from cotenant.core.interference.kernel import SHARES, Floats, Pairs, Shares, covariance
-from cotenant.core.interference.observations import NOISE
+from cotenant.core.interference.learned import NOISE
 from cotenant.core.interference.posterior import JITTER
 
 ROUNDS = 30

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 REACH = 1.5
 """how far likeness reaches, in octaves of batch size and of step time"""
@@ -110,9 +111,9 @@ def alike(some: Traits, others: Traits) -> Likeness:
     family = (some.family[:, None] == others.family).astype(np.float64)
     # Jobs of a family without batch sizes are alike as if there were one size.
     both_unknown = np.isnan(some.batch)[:, None] & np.isnan(others.batch)
-    batch = np.where(both_unknown, 1.0, _near(some.batch, others.batch, REACH))
+    batch = np.where(both_unknown, 1.0, near(some.batch, others.batch, REACH))
     profile = _alike_profiles(some.profile, others.profile)
-    return Likeness(family, family * batch, _near(some.time, others.time, REACH), profile)
+    return Likeness(family, family * batch, near(some.time, others.time, REACH), profile)
 
 
 def _alike_profiles(some: Floats, others: Floats) -> Floats | None:
@@ -120,11 +121,11 @@ def _alike_profiles(some: Floats, others: Floats) -> Floats | None:
         return None
     # A mean, not a product, over what a profile may tell: it stays a covariance whatever is missing.
     kinds = zip(some.T, others.T, PROFILE_REACH, strict=True)
-    mean: Floats = np.mean([_near(one, other, reach) for one, other, reach in kinds], axis=0)
+    mean: Floats = np.mean([near(one, other, reach) for one, other, reach in kinds], axis=0)
     return mean
 
 
-def _near(some: Floats, others: Floats, reach: float) -> Floats:
+def near(some: Floats, others: Floats, reach: float) -> Floats:
     near: Floats = np.exp(-0.5 * ((some[:, None] - others) / reach) ** 2)
     return np.nan_to_num(near, copy=False, nan=0.0)
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements, one row per victim and partner: repetitions are averaged, and if there is no room, a row is removed.
+"""Measurements, one row per victim and partner: repetitions are averaged, and of too many the oldest is forgotten.
 
 Values are square roots of speeds: differences matter most if jobs are slow, and a root is nearer to a Gaussian.
 """
@@ -12,15 +12,18 @@ from typing import NamedTuple
 import numpy as np
 
 from cotenant.core.interference.catalogue import Catalogue
-from cotenant.core.interference.kernel import Floats, Indices, Pairs, Shares
+from cotenant.core.interference.kernel import Floats, Indices, Mask, Pairs, Shares
+from cotenant.core.interference.learned import NOISE, Values
 from cotenant.core.interference.posterior import JITTER, Posterior
 
 SLOWEST, FASTEST = 0.05, 1.2
 """speeds are clipped to this range"""
-MOST_ROWS = 600
-"""if there are more, the pair that the others predict best is removed"""
-NOISE = 0.003
-"""variance of one measurement in units of the overall variance: about 2 % of a speed"""
+MOST_ROWS = 4096
+"""if there are more, the oldest is forgotten"""
+MOST_ACTIVE = 256
+"""rows of the Gaussian process after a fit; the pairs that the others predict best are left to the fit"""
+SPARE_ROWS = 128
+"""rows that it takes beyond these until the next fit"""
 MOST_COUNTED = 8
 """a new measurement has at least the weight of one in so many, so that an average follows a change"""
 REPEATED = 4
@@ -50,116 +53,139 @@ class Row(NamedTuple):
 
 
 class Standardised(NamedTuple):
-    """All roots in the form that the Gaussian process needs."""
+    """The active roots in the form that the Gaussian process needs."""
 
     mean: float
     spread: float
     """standard deviation"""
     whitened: Floats
-    """in standard deviations from the mean, made independent of each other"""
+    """in standard deviations from what was expected, made independent of each other"""
 
 
 class Observations:
-    """All rows, and the Gaussian process over them."""
+    """All rows, and the Gaussian process over the active ones."""
 
     def __init__(self, catalogue: Catalogue, shares: Shares) -> None:
-        self.posterior = Posterior(catalogue, shares, MOST_ROWS)
+        self._catalogue, self._shares = catalogue, shares
+        self.posterior = Posterior(catalogue, shares, MOST_ACTIVE + SPARE_ROWS)
         self.changed = True
-        """whether measurements since `standardise` make predictions outdated"""
+        """whether measurements since `use` make predictions outdated"""
+        self._rows: dict[tuple[int, int], Row] = {}
         self._place: dict[tuple[int, int], int] = {}
-        self._roots, self._times = np.zeros(MOST_ROWS), np.zeros(MOST_ROWS, np.int64)
-        self._used = np.zeros(MOST_ROWS)
+        """the active rows, by their place in the posterior"""
+        self._used: dict[tuple[int, int], float] = {}
 
     def __len__(self) -> int:
-        return self.posterior.rows
+        return len(self._rows)
 
     def __contains__(self, direction: tuple[int, int]) -> bool:
-        return direction in self._place
+        return direction in self._rows
 
     @property
     def roots(self) -> Floats:
-        return self._roots[: len(self)]
+        """Of the active rows."""
+        return np.array([self._rows[direction].root for direction in self._place])
+
+    @property
+    def values(self) -> Values:
+        """Of all rows."""
+        victims, partners = np.array(list(self._rows), np.int64).reshape(-1, 2).T
+        return Values(Pairs(victims, partners), np.array([row.root for row in self._rows.values()]))
 
     def rows(self) -> list[Row]:
         """All rows, oldest first."""
-        victims, partners = self.posterior.pairs
-        columns = (victims.tolist(), partners.tolist(), self.roots.tolist(), self._times[: len(self)].tolist())
-        return [Row(*row) for row in zip(*columns, strict=True)]
+        return list(self._rows.values())
+
+    def measured(self, pairs: Pairs) -> Mask:
+        """Which of some pairs were measured themselves."""
+        victims, partners = pairs.victims.tolist(), pairs.partners.tolist()
+        return np.array([direction in self._rows for direction in zip(victims, partners, strict=True)], np.bool_)
 
     def opposites(self) -> Indices:
-        """For each row the row of the opposite direction, or itself if that was not measured."""
+        """For each active row the row of the opposite direction, or itself if that is not active."""
         return np.array([self._place.get((p, v), row) for (v, p), row in self._place.items()], np.int64)
 
-    def standardise(self) -> Standardised:
-        """The values from which predictions are computed until `changed` is set."""
-        self._used[:] = self._roots
-        self.changed = False
-        mean, spread = self._scale()
-        return Standardised(mean, spread, self.posterior.whitening @ ((self.roots - mean) / spread))
+    def standardise(self, expected: Floats | None = None) -> Standardised:
+        """The values from which predictions are computed; `expected` is a table of roots."""
+        roots = self.roots
+        mean, spread = _scale(roots)
+        away = roots - (mean if expected is None else expected[self.posterior.pairs])
+        return Standardised(mean, spread, self.posterior.whitening @ (away / spread))
 
-    def _scale(self) -> tuple[float, float]:
-        weight = PRIOR_ROWS + len(self)
-        mean = float(PRIOR_ROWS * PRIOR_MEAN + self.roots.sum()) / weight
-        squares = float(((self.roots - mean) ** 2).sum())
-        return mean, math.sqrt((PRIOR_ROWS * PRIOR_SPREAD**2 + squares) / weight)
+    def use(self) -> None:
+        """Notes that predictions are computed from the present values: `changed` is unset until they differ."""
+        self._used = {direction: row.root for direction, row in self._rows.items()}
+        self.changed = False
 
     def add(self, speeds: dict[tuple[int, int], float]) -> None:
         """Adds one measurement of one or both directions of a pair."""
         new = [Row(*direction, math.sqrt(speed), 1) for direction, speed in speeds.items() if direction not in self]
-        renewed = []
         for direction, speed in speeds.items():
-            if direction in self and self._repeat(self._place[direction], math.sqrt(speed)):
-                renewed.append(direction)
-        again = [self._remove(direction) for direction in renewed]
-        while len(self) + len(new) + len(again) > MOST_ROWS:
-            self._make_room()
-        self.extend(new + again)
+            if direction in self and self._repeat(direction, math.sqrt(speed)) and direction in self._place:
+                self._deactivate(direction)
+                self._activate([self._rows[direction]])
+        while len(self) + len(new) > MOST_ROWS:
+            self._forget(next(iter(self._rows)))
+        self.extend(new)
 
     def extend(self, rows: Sequence[Row]) -> None:
-        """Adds rows that are new and for which there is room."""
+        """Adds rows that are new."""
         if not rows:
             return
-        start, end = len(self), len(self) + len(rows)
+        self._rows |= {(row.victim, row.partner): row for row in rows}
+        self.changed = True
+        if self.posterior.rows + len(rows) > MOST_ACTIVE + SPARE_ROWS:
+            self.trim()
+        self._activate(rows[-MOST_ACTIVE:])
+
+    def trim(self) -> None:
+        """Removes the rows beyond `MOST_ACTIVE` from the posterior: those that the others predict best."""
+        if self.posterior.rows <= MOST_ACTIVE:
+            return
+        precision = self.posterior.precision()
+        pairs = np.maximum(precision, precision[self.opposites()])
+        kept = np.sort(np.argsort(pairs, kind="stable")[:MOST_ACTIVE])
+        active = list(self._place)
+        dropped = self.posterior.dropped + 1
+        self.posterior = Posterior(self._catalogue, self._shares, MOST_ACTIVE + SPARE_ROWS)
+        self.posterior.dropped = dropped
+        self._place = {}
+        self._activate([self._rows[active[place]] for place in kept])
+
+    def _activate(self, rows: Sequence[Row]) -> None:
+        start = self.posterior.rows
         pairs = Pairs(np.array([row.victim for row in rows]), np.array([row.partner for row in rows]))
         self.posterior.append(pairs, np.array([_noise(row.times) for row in rows]))
-        self._roots[start:end] = [row.root for row in rows]
-        self._times[start:end] = [row.times for row in rows]
         self._place |= {(row.victim, row.partner): start + index for index, row in enumerate(rows)}
+
+    def _deactivate(self, direction: tuple[int, int]) -> None:
+        self.posterior.drop(self._place.pop(direction))
+        self._place = {one: place for place, one in enumerate(self._place)}
         self.changed = True
 
-    def _repeat(self, row: int, root: float) -> bool:
+    def _forget(self, direction: tuple[int, int]) -> None:
+        del self._rows[direction]
+        if direction in self._place:
+            self._deactivate(direction)
+
+    def _repeat(self, direction: tuple[int, int], root: float) -> bool:
         """Averages a repetition; returns whether the row now has less noise."""
-        count, old = int(self._times[row]), float(self._roots[row])
-        if count > 1:
-            most = MOST_DEVIATION * math.sqrt(NOISE + JITTER) * self._scale()[1]
-            root = min(max(root, old - most), old + most)
-        count = min(count + 1, MOST_COUNTED)
-        self._roots[row] += (root - old) / count
-        self.changed |= abs(self._roots[row] - self._used[row]) > LEAST_CHANGE
-        less_noise = _noise(count) < _noise(int(self._times[row]))
-        self._times[row] = count
-        return less_noise
+        row = self._rows[direction]
+        if row.times > 1:
+            most = MOST_DEVIATION * math.sqrt(NOISE + JITTER) * _scale(self.roots)[1]
+            root = min(max(root, row.root - most), row.root + most)
+        times = min(row.times + 1, MOST_COUNTED)
+        average = row.root + (root - row.root) / times
+        self._rows[direction] = row._replace(root=average, times=times)
+        self.changed |= abs(average - self._used.get(direction, math.inf)) > LEAST_CHANGE
+        return _noise(times) < _noise(row.times)
 
-    def _make_room(self) -> None:
-        """Removes both directions of the pair that the other rows predict best."""
-        victims, partners = self.posterior.pairs
-        row = int(np.argmax(self.posterior.precision()))
-        victim, partner = int(victims[row]), int(partners[row])
-        for direction in {(victim, partner), (partner, victim)}:
-            if direction in self:
-                self._remove(direction)
 
-    def _remove(self, direction: tuple[int, int]) -> Row:
-        row = self._place[direction]
-        removed = Row(*direction, float(self._roots[row]), int(self._times[row]))
-        last = len(self) - 1
-        self.posterior.drop(row)
-        for kept in (self._roots, self._times, self._used):
-            kept[row:last] = kept[row + 1 : last + 1]
-        victims, partners = self.posterior.pairs
-        self._place = {both: place for place, both in enumerate(zip(victims.tolist(), partners.tolist(), strict=True))}
-        self.changed = True
-        return removed
+def _scale(roots: Floats) -> tuple[float, float]:
+    weight = PRIOR_ROWS + len(roots)
+    mean = float(PRIOR_ROWS * PRIOR_MEAN + roots.sum()) / weight
+    squares = float(((roots - mean) ** 2).sum())
+    return mean, math.sqrt((PRIOR_ROWS * PRIOR_SPREAD**2 + squares) / weight)
 
 
 def _noise(times: int) -> float:

@@ -28,7 +28,10 @@ class Posterior:
         self._catalogue, self._shares = catalogue, shares
         self._victims, self._partners = np.zeros(room, np.int64), np.zeros(room, np.int64)
         self._whitening = np.zeros((room, room))
+        self._factor = np.zeros((room, room))
         self.rows = 0
+        self.dropped = 0
+        """number of rows that were removed: what was explained before a removal says nothing about the rows now"""
 
     @property
     def pairs(self) -> Pairs:
@@ -52,6 +55,7 @@ class Posterior:
         whitened, pulled = self._twice(covariance(like, new, self.pairs, self._shares))
         own = covariance(like, new, new, self._shares) + np.diag(noise + JITTER) - whitened @ whitened.T
         factor = np.linalg.inv(np.linalg.cholesky(own))
+        self._factor[old:total, :old] = whitened
         self._whitening[old:total, :old] = -factor @ pulled
         self._whitening[old:total, old:total] = factor
         self._victims[old:total], self._partners[old:total] = new
@@ -99,11 +103,22 @@ class Posterior:
         for kept in (self._victims, self._partners):
             kept[row:last] = kept[row + 1 : last + 1]
         self.rows = last
+        self.dropped += 1
 
     def explained(self, pairs: Pairs) -> Floats:
         """How much of each pair each whitened row explains; multiplied by whitened values it gives the mean."""
         explained: Floats = covariance(self._catalogue.likeness, pairs, self.pairs, self._shares) @ self.whitening.T
         return explained
+
+    def explained_since(self, pairs: Pairs, before: Floats) -> Floats:
+        """The same for the rows that were appended since, if none was dropped; `before` is what the others explain."""
+        start = before.shape[1]
+        later = Pairs(self._victims[start : self.rows], self._partners[start : self.rows])
+        shared = covariance(self._catalogue.likeness, pairs, later, self._shares)
+        rest = shared - before @ self._factor[start : self.rows, :start].T
+        # W is the inverse of a triangle, so its last block is the inverse of the triangle's last block.
+        since: Floats = rest @ self._whitening[start : self.rows, start : self.rows].T
+        return since
 
     def variance(self, pairs: Pairs, explained: Floats) -> Floats:
         """The remaining variance of each pair."""
@@ -124,15 +139,25 @@ class Posterior:
 
     def without_pair(self, opposites: Indices, whitened: Floats) -> Floats:
         """The error of each row, in standard deviations, if neither it nor its opposite (or itself) were known."""
-        paired = opposites != np.arange(self.rows)
         pull = whitened @ self.whitening
-        own = self.precision()
-        opposite = np.where(paired, own[opposites], 1.0)
-        shared = np.where(paired, np.einsum("ij,ij->j", self.whitening, self.whitening[:, opposites]), 0.0)
+        own, opposite, shared = self._precisions(opposites)
         errors: Floats = np.abs(opposite * pull - shared * pull[opposites]) / np.sqrt(
             (own * opposite - shared**2) * opposite
         )
         return errors
+
+    def deviations(self, opposites: Indices) -> Floats:
+        """The standard deviation of each row if neither it nor its opposite (or itself) were known."""
+        own, opposite, shared = self._precisions(opposites)
+        deviations: Floats = np.sqrt(opposite / (own * opposite - shared**2))
+        return deviations
+
+    def _precisions(self, opposites: Indices) -> tuple[Floats, Floats, Floats]:
+        """The precision of each row and of its opposite, and what they share."""
+        paired = opposites != np.arange(self.rows)
+        own = self.precision()
+        shared = np.einsum("ij,ij->j", self.whitening, self.whitening[:, opposites])
+        return own, np.where(paired, own[opposites], 1.0), np.where(paired, shared, 0.0)
 
     def without(self, block: Indices, whitened: Floats) -> Floats:
         """The same for the rows of a block if only the rows outside it were known."""

@@ -2,22 +2,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicts how fast jobs run beside each other on one type of GPU, and learns from each measurement.
 
-A measurement only adds a row to the observations. Predictions are computed on demand, for all requested pairs at once,
-and are kept until the next measurement.
+Two models work together. One is fitted to all measurements whenever their number has grown by a fifth (`learned`). The
+other one spreads what was measured since (`posterior`), so every measurement counts at once. Predictions are computed
+on demand, for all requested pairs at once, and are kept until the next measurement.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from cotenant.core.interference.calibration import Calibration
+from cotenant.core.interference.calibration import Calibration, quantile
 from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue, Signature
-from cotenant.core.interference.factorisation import Unrelated
+from cotenant.core.interference.explained import Explained
 from cotenant.core.interference.kernel import SHARES, Floats, Indices, Pairs, Shares
-from cotenant.core.interference.observations import FASTEST, MOST_COUNTED, MOST_ROWS, NOISE, SLOWEST, Observations, Row
+from cotenant.core.interference.learned import (
+    NOISE,
+    Fit,
+    Learned,
+    errors_without_pairs,
+    errors_without_types,
+    fit_shares_of,
+    is_sound,
+)
+from cotenant.core.interference.observations import (
+    FASTEST,
+    MOST_COUNTED,
+    MOST_ROWS,
+    SLOWEST,
+    SPARE_ROWS,
+    Observations,
+    Row,
+)
 from cotenant.core.interference.posterior import JITTER, Posterior
 from cotenant.errors import InputError
 
@@ -29,6 +47,15 @@ SPARE = 64
 """types without a measurement are forgotten only if that frees at least this many places"""
 MOST_SHARE = 1e6
 """largest share of the variance; a larger one leaves no digits for the others"""
+
+LEAST_ERROR = 0.002
+"""of predicted roots"""
+MEASURED_ERROR = 3 * math.sqrt(NOISE + JITTER)
+"""half the width of the interval of a pair that was measured itself, in standard deviations of all roots"""
+FIRST_FIT = 64
+"""measured directions from which on a model is fitted to all of them"""
+GROWTH, GROWTH_OF_SHARES = 1.2, 1.5
+"""the model is solved again when there are so many times the directions, and its shares are fitted again"""
 
 VERSION = 1
 
@@ -72,6 +99,8 @@ class PredictorState:
     """the types with a measurement"""
     rows: tuple[Row, ...] = ()
     """victims and partners are positions in `types`"""
+    fit: Fit | None = None
+    """of the model for all rows; None: it is fitted when it is needed"""
 
 
 class Predictor:
@@ -81,9 +110,15 @@ class Predictor:
         self._shares = shares
         self._catalogue = Catalogue()
         self._seen = Observations(self._catalogue, shares)
+        self._fit: Fit | None = None
+        self._learned: Learned | None = None
         self._pairs: dict[tuple[int, int], tuple[Speed, Speed]] = {}
-        self._tables = np.zeros((3, 0, 0))
-        self._fresh = np.zeros((0, 0), np.bool_)
+        self._last: tuple[int, int] = (-1, -1)
+        self._make_tables(0)
+
+    def _make_tables(self, room: int) -> None:
+        self._tables, self._fresh = np.zeros((3, room, room)), np.zeros((room, room), np.bool_)
+        self._explained = Explained(room)
 
     def learn(self, signature: Signature) -> int:
         """The number of a job's type; a new type gets one."""
@@ -116,11 +151,23 @@ class Predictor:
         first, second = self.learn(one), self.learn(other)
         known = self._pairs.get((first, second))
         if known is None:
-            pairs = Pairs(np.array([first, second]), np.array([second, first]))
-            mean, low, high = self._look_up(pairs).tolist()
-            known = Speed(mean[0], low[0], high[0]), Speed(mean[1], low[1], high[1])
-            self._pairs[first, second] = known
+            self._refresh()  # a type learned just now may need larger tables
+            if not (self._fresh[first, second] and self._fresh[second, first]):
+                self._look_up(self._wanted(first, second))
+            self._last = first, second
+            there, back = self._tables[:, first, second].tolist(), self._tables[:, second, first].tolist()
+            known = self._pairs[first, second] = Speed(*there), Speed(*back)
         return known
+
+    def _wanted(self, first: int, second: int) -> Pairs:
+        """The directions of a pair. If a job of the last pair is in it, that job beside all others, which will be
+        requested next: one placement compares a job with the tenants of many GPUs."""
+        common = first if first in self._last else second if second in self._last else None
+        if common is None:
+            return Pairs(np.array([first, second]), np.array([second, first]))
+        every = np.arange(len(self._catalogue.types))
+        own = np.full(len(every), common)
+        return Pairs(np.append(own, every), np.append(every, own))
 
     def speeds(self, one: Signature, partners: Indices) -> Speeds:
         """One job beside each of many types, by their numbers: much faster than pair by pair."""
@@ -135,6 +182,10 @@ class Predictor:
         if not others:
             return ALONE
         pairs = [self.pair(one, other)[0] for other in others]
+        if len(pairs) == 1:
+            return pairs[0]
+        # Beside one neighbour a job may be measured a little faster than alone; several do not add up to more.
+        pairs = [Speed(*(min(value, 1.0) for value in speed)) for speed in pairs]
         log_mean = sum(math.log(speed.mean) for speed in pairs)
         below = math.hypot(*(math.log(speed.mean / speed.low) for speed in pairs))
         above = math.hypot(*(math.log(speed.high / speed.mean) for speed in pairs))
@@ -162,7 +213,14 @@ class Predictor:
             shares=self._shares,
             types=tuple(self._catalogue.types[number] for number in met),
             rows=tuple(row._replace(victim=met[row.victim], partner=met[row.partner]) for row in rows),
+            fit=self._fit_to_store(rows),
         )
+
+    def _fit_to_store(self, rows: Sequence[Row]) -> Fit | None:
+        if self._fit is None or self._learned is None:
+            return None
+        pairs = Pairs(np.array([row.victim for row in rows]), np.array([row.partner for row in rows]))
+        return replace(self._fit, scale=self._learned.scale, weights=self._learned.weights_of(pairs))
 
     @classmethod
     def restore(cls, state: PredictorState) -> "Predictor":
@@ -174,23 +232,46 @@ class Predictor:
         for row in state.rows:
             if not _makes_sense(row, len(state.types)):
                 raise InputError(f"stored predictor: {row} is no measurement of {len(state.types)} types")
+        if state.fit is not None and not is_sound(state.fit, len(state.rows)):
+            raise InputError(f"stored predictor: its fit is not one of {len(state.rows)} measurements")
         predictor = cls(state.shares)
         predictor._recall(state)
         return predictor
 
     @classmethod
-    def of(cls, measured: Iterable[Measured]) -> "Predictor":
-        """A predictor that has learned exactly this; implausible speeds are left out, and of too many the first."""
+    def of(cls, measured: Iterable[Measured], before: "Predictor | None" = None) -> "Predictor":
+        """A predictor that has learned exactly this; implausible speeds are left out, and of too many the first.
+
+        The model of a predictor that had learned nearly the same, `before`, is used until it is due to be fitted again.
+        """
         kept = [one for one in measured if _sensible(one.speed) and one.times > 0][-MOST_ROWS:]
         types = tuple(dict.fromkeys(side for one in kept for side in (one.victim, one.partner)))
         places = {signature: place for place, signature in enumerate(types)}
-        rows = (
+        rows = tuple(
             Row(places[one.victim], places[one.partner], math.sqrt(_bounded(one.speed)), min(one.times, MOST_COUNTED))
             for one in kept
         )
         predictor = cls()
-        predictor._recall(PredictorState(types=types, rows=tuple(rows)))
+        fit = None if before is None else before._fit_for(types, rows)
+        predictor._recall(PredictorState(types=types, rows=rows, fit=fit))
         return predictor
+
+    def _fit_for(self, types: Sequence[Signature], rows: Sequence[Row]) -> Fit | None:
+        """Its fit for the rows of another predictor; None if rows are missing there that it was fitted to."""
+        if self._fit is None or self._learned is None:
+            return None
+        numbers = [self._catalogue.find(one) for one in types]
+        found = [(numbers[row.victim], numbers[row.partner]) for row in rows]
+        known = [(-1, -1) if v is None or p is None or (v, p) not in self._seen else (v, p) for v, p in found]
+        if len({one for one in known if one[0] >= 0}) < len(self._seen):
+            return None
+        pairs = Pairs(*np.array(known, np.int64).reshape(-1, 2).T)
+        first, second = self._learned.weights_of(pairs)
+        absent = [one[0] < 0 for one in known]
+        weights = tuple(
+            tuple(0.0 if none else w for none, w in zip(absent, each, strict=True)) for each in (first, second)
+        )
+        return replace(self._fit, scale=self._learned.scale, weights=(weights[0], weights[1]))
 
     def _recall(self, state: PredictorState) -> None:
         """Replaces what it has learned by a stored state."""
@@ -202,6 +283,10 @@ class Predictor:
             direction = numbers[row.victim], numbers[row.partner]
             rows[direction] = Row(*direction, row.root, row.times)
         self._seen.extend(list(rows.values()))
+        self._fit = self._learned = None
+        if state.fit is not None and len(rows) == len(state.rows):
+            self._fit = state.fit
+            self._learned = Learned.stored(self._catalogue.traits, Pairs(*np.array(list(rows)).T), state.fit)
 
     def _make_room(self, *coming: Signature) -> None:
         """Forgets types without a measurement before there are too many; they can be learned again."""
@@ -214,21 +299,48 @@ class Predictor:
 
     # The update. Invariant: `_tables` holds mean, low and high of a pair if `_fresh` is set for it, computed from all
     # rows of `_seen`. A measurement (`observe`) changes `_seen` alone, at the cost of one product of a matrix and a
-    # vector. The next request sees that it changed and drops everything that was derived from the rows: the whitened
-    # values, the calibration of the intervals, the correction for unrelated jobs, the pairs. So no prediction mixes two
-    # states.
+    # vector. The next request sees that it changed, solves the model for all rows again if that is due, and drops
+    # everything that was derived from the rows. So no prediction mixes two states.
 
     def _refresh(self) -> None:
         """Drops what was computed before the last measurement."""
         room = self._catalogue.room
         if self._seen.changed:
-            self._standardised = self._seen.standardise()
-            self._calibration = Calibration(self._catalogue, self._seen, self._standardised.whitened)
-            self._unrelated = Unrelated(self._catalogue, self._seen)
+            self._seen.use()
+            self._learn_if_due()
             self._pairs.clear()
             self._fresh[:] = False
+            self._standardised = self._seen.standardise(self._expected())
+            self._calibration = Calibration(self._catalogue, self._seen, self._fit)
         if room != len(self._fresh):
-            self._tables, self._fresh = np.zeros((3, room, room)), np.zeros((room, room), np.bool_)
+            self._make_tables(room)
+
+    def _expected(self) -> Floats | None:
+        """The table of the roots that the model for all rows predicts, of all types."""
+        if self._learned is None:
+            return None
+        if len(self._learned.table) < len(self._catalogue.types):
+            self._learned.grow(self._catalogue.traits)
+        return self._learned.table
+
+    def _learn_if_due(self) -> None:
+        """Fits or solves the model for all rows if there are many more than at the last time."""
+        count, fit = len(self._seen), self._fit
+        due = FIRST_FIT if fit is None else min(GROWTH * fit.solved, fit.solved + SPARE_ROWS)
+        if count < due:
+            return
+        traits, values = self._catalogue.traits, self._seen.values
+        self._seen.trim()
+        if fit is None or count >= GROWTH_OF_SHARES * fit.rows:
+            shares = fit_shares_of(traits, values)
+            error, type_error = (
+                quantile(errors(traits, values, shares)) for errors in (errors_without_pairs, errors_without_types)
+            )
+            error = max(error, LEAST_ERROR)
+            type_error = max(error, type_error)
+            fit = Fit(first=shares[0], second=shares[1], rows=count, solved=count, error=error, type_error=type_error)
+        self._fit = replace(fit, solved=count)
+        self._learned = Learned(traits, values, fit.first, fit.second)
 
     def _look_up(self, pairs: Pairs) -> Floats:
         """Mean, low and high of each pair; what is missing in the tables is computed."""
@@ -243,14 +355,20 @@ class Predictor:
         return self._tables[:, pairs.victims, pairs.partners]
 
     def _predict(self, pairs: Pairs) -> Floats:
-        posterior, standardised = self._seen.posterior, self._standardised
-        explained = posterior.explained(pairs)
-        mean = standardised.mean + standardised.spread * (explained @ standardised.whitened)
-        deviation = standardised.spread * np.sqrt(posterior.variance(pairs, explained))
-        width = self._calibration.factors(pairs) * deviation
-        self._unrelated.correct(pairs, mean, width)
+        posterior, standardised, expected = self._seen.posterior, self._standardised, self._expected()
+        explained = self._explained.of(posterior, pairs)
+        mean = standardised.spread * (explained @ standardised.whitened)
+        mean += standardised.mean if expected is None else expected[pairs]
+
+        def deviations() -> Floats:
+            deviations: Floats = standardised.spread * np.sqrt(posterior.variance(pairs, explained))
+            return deviations
+
+        width = self._calibration.widths(pairs, deviations)
+        if expected is not None:
+            width[self._seen.measured(pairs)] = MEASURED_ERROR * standardised.spread
         speeds = np.maximum([mean, mean - width, mean + width], 0.0) ** 2
-        bounded: Floats = np.clip(speeds, [[SLOWEST], [LEAST], [SLOWEST]], [[1.0], [1.0], [FASTEST]])
+        bounded: Floats = np.clip(speeds, [[SLOWEST], [LEAST], [SLOWEST]], FASTEST)
         return bounded
 
 

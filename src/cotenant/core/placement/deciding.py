@@ -13,12 +13,16 @@ from cotenant.core.model import Demand, Job, Placement, Reason
 from cotenant.core.placement.ranking import Draw, Policy, Ranker, Ranking, rate
 from cotenant.core.placement.scores import Score
 from cotenant.core.queueing.backfill import End, QueuePosition, Reservation, Reserver
+from cotenant.core.queueing.fair import Account, FairShares, Standing, gpus_taken
 from cotenant.core.sharing.gates import PLACE, Verdict
 from cotenant.core.sharing.orders import promises, taken
 from cotenant.core.units import Seconds
 
 Kind = tuple[Demand, tuple[Demand, ...], int]
 """demand, alternatives and replicas of a job: jobs that agree in these fit or do not fit together"""
+NO_ACCOUNT: Account = ("",)
+Head = tuple[QueuePosition, int, int, list[tuple[QueuePosition, Job]]]
+"""the first untried job of a group: its position in the queue, the group's number, its index, and the group"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,25 @@ def queue_position(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
     return -job.demand.priority, policy.queue(job, now)
 
 
+def position_of(policy: Policy, job: Job, now: Seconds) -> QueuePosition:
+    """The same with the job's ID, without the pressure of its account."""
+    priority, order = queue_position(policy, job, now)
+    return priority, (), order, job.id
+
+
+def with_pressure(position: QueuePosition, standing: Standing | None, account: Account) -> QueuePosition:
+    """A stored position, with the pressure of the account if shares are fair."""
+    if standing is None:
+        return position
+    priority, _, order, job = position
+    return priority, standing.pressure(account), order, job
+
+
+def account_of(job: Job) -> Account:
+    """The account of a job; jobs without one have an account together."""
+    return job.account or NO_ACCOUNT
+
+
 # Invariant of a pass: nothing is freed while it runs, so a kind of job that failed once fails for the rest of the pass,
 # except that behind a reservation a shorter job of the kind may be allowed what a longer one is not.
 # The heap holds the first untried job of each kind that has not failed; its root is the first of all of them in queue
@@ -53,12 +76,15 @@ DEPTH = 1000
 
 
 class Queue:
-    """Waiting jobs grouped by kind, each kind in queue order."""
+    """Waiting jobs grouped by kind, and by account if shares are fair; each group is in queue order.
+
+    Stored positions have no pressure: that of an account changes with every job that starts or ends.
+    """
 
     def __init__(self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0)) -> None:
         self._policy = policy
-        self._kinds: dict[Kind, list[tuple[QueuePosition, Job]]] = {}
-        self._places: dict[str, tuple[Kind, QueuePosition]] = {}
+        self._kinds: dict[tuple[Kind, Account], list[tuple[QueuePosition, Job]]] = {}
+        self._places: dict[str, tuple[tuple[Kind, Account], QueuePosition]] = {}
         for job in jobs:
             self.add(job, now)
 
@@ -66,29 +92,37 @@ class Queue:
         return len(self._places)
 
     def __iter__(self) -> Iterator[Job]:
-        """All waiting jobs, in order."""
+        """All waiting jobs, in the order of their stored positions."""
         return (job for _, job in sorted(chain.from_iterable(self._kinds.values()), key=_turn))
 
     def add(self, job: Job, now: Seconds) -> None:
-        turn = (*queue_position(self._policy, job, now), job.id)
-        kind = (job.demand, job.alternatives, job.replicas)
-        self._places[job.id] = kind, turn
-        insort(self._kinds.setdefault(kind, []), (turn, job), key=_turn)
+        turn = position_of(self._policy, job, now)
+        group = (job.demand, job.alternatives, job.replicas), account_of(job) if self._policy.fair else NO_ACCOUNT
+        self._places[job.id] = group, turn
+        insort(self._kinds.setdefault(group, []), (turn, job), key=_turn)
 
     def remove(self, job: Job) -> None:
-        kind, turn = self._places.pop(job.id)
-        waiting = self._kinds[kind]
+        group, turn = self._places.pop(job.id)
+        waiting = self._kinds[group]
         del waiting[bisect_left(waiting, turn, key=_turn)]
         if not waiting:
-            del self._kinds[kind]
+            del self._kinds[group]
 
-    def position(self, job: str) -> QueuePosition:
+    def accounts(self) -> set[Account]:
+        """The accounts that have waiting jobs."""
+        return {account for _, account in self._kinds}
+
+    def position(self, job: str, standing: Standing | None = None) -> QueuePosition:
         """The position of a waiting job."""
-        return self._places[job][1]
+        (_, account), turn = self._places[job]
+        return with_pressure(turn, standing, account)
 
-    def heads(self) -> list[tuple[QueuePosition, int, int, list[tuple[QueuePosition, Job]]]]:
-        """The first job of each kind: its position in the queue, the kind's number, an index, and the kind's list."""
-        return [(kind[0][0], number, 0, kind) for number, kind in enumerate(self._kinds.values())]
+    def heads(self, standing: Standing | None = None) -> list[Head]:
+        """The first job of each group."""
+        return [
+            (with_pressure(group[0][0], standing, account), number, 0, group)
+            for number, ((_, account), group) in enumerate(self._kinds.items())
+        ]
 
 
 def _turn(item: tuple[QueuePosition, Job]) -> QueuePosition:
@@ -122,6 +156,7 @@ def decide(
     draw: Draw | None = None,
     ends: Iterable[End] | None = None,
     reservation: Reservation | None = None,
+    shares: FairShares | None = None,
 ) -> Decision:
     """One scheduling pass: jobs in queue order, each on its best slot; jobs that fit nowhere are skipped.
 
@@ -130,11 +165,18 @@ def decide(
     since. Without `ends`, later jobs start wherever they fit, and nodes are kept free only for an overdue job.
 
     An overdue job skips the sharing gate. The queue is not changed: the caller removes the jobs that were placed.
+
+    With the queue order `fair` and `shares`, accounts are compared before the jobs of each, and what an account gets in
+    this pass counts at once.
     """
     ranker = Ranker(policy) if ranker is None else ranker
     waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now)
     crowding = len(waiting) / max(1, cluster.gpus) if policy.gate is not None else 0.0
-    heads = waiting.heads()
+    standing = None if shares is None or not policy.fair else _standing(shares, waiting, reservation, now)
+    if standing is not None and reservation is not None:
+        position = with_pressure(reservation.position, standing, account_of(reservation.job))
+        reservation = replace(reservation, position=position)
+    heads = waiting.heads(standing)
     heapify(heads)
     placements: list[Placement] = []
     kept: list[str] = []
@@ -142,6 +184,9 @@ def decide(
     while heads:
         position, number, index, kind = heads[0]
         job = kind[index][1]
+        if standing is not None and (behind := with_pressure(position, standing, account_of(job))) != position:
+            heapreplace(heads, (behind, number, index, kind))  # its account got GPUs since it was put here
+            continue
         overdue = not kept and _is_overdue(policy, job, now)
         gate = None if overdue else crowding
         seen, allowed = (cluster, True) if backfill is None else backfill.view(job, position, cluster)
@@ -149,6 +194,8 @@ def decide(
         following: int | None = None
         if placed is not None:
             placements.extend(placed.placements)
+            if standing is not None:
+                standing.give(account_of(job), gpus_taken(placed.placements, cluster))
             cluster = placed.cluster if backfill is None else backfill.placed(job, placed, cluster, allowed=allowed)
             following = index + 1 if index + 1 < len(kind) else None
         elif backfill is not None:
@@ -160,11 +207,18 @@ def decide(
         if following is None:
             heappop(heads)
         else:
-            heapreplace(heads, (kind[following][0], number, following, kind))
+            turn = with_pressure(kind[following][0], standing, account_of(job))
+            heapreplace(heads, (turn, number, following, kind))
     if backfill is None:
         return Decision(tuple(placements), cluster, crowding, kept)
     left = backfill.reservation or backfill.last
     return Decision(tuple(placements), cluster, crowding, kept, left, backfill.overtaking)
+
+
+def _standing(shares: FairShares, waiting: Queue, reservation: Reservation | None, now: Seconds) -> Standing:
+    """How the accounts stand that run jobs, wait or have the reservation, whose job need not be in the queue."""
+    reserved = () if reservation is None else (account_of(reservation.job),)
+    return shares.standing(waiting.accounts().union(reserved), now)
 
 
 @dataclass(slots=True)

@@ -87,9 +87,10 @@ def _lucid(known: Knowledge) -> Orders:
 
 
 def _cotenant(known: Knowledge) -> Orders:
-    """An idle GPU first, by our fragmentation policy; else the GPU where it gains most, if the sharing gate agrees."""
-    gains = sharing.by_gain(known.belief, sharing.mean), sharing.by_gain(known.belief, sharing.low)
-    by_gpu = (sharing.idle, *gains)
+    """The GPU where it gains most, if the sharing gate agrees; on an idle GPU it gains 1, and nearly always less beside
+    others. Our fragmentation policy decides between idle GPUs."""
+    gain, certain = sharing.by_gain(known.belief, sharing.mean), sharing.by_gain(known.belief, sharing.low)
+    by_gpu = (gain, sharing.idle, certain)
     orders = (*by_gpu, *_fragmentation(known).nodes)
     return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_gpu)
 
@@ -156,13 +157,21 @@ def aged_shortest(job: Job, now: Seconds) -> float:
     return left + AGEING * job.submitted
 
 
+def fair(job: Job, now: Seconds) -> float:
+    """The order among jobs of one account. `queueing.fair` compares accounts first, if the engine keeps shares."""
+    return job.submitted
+
+
 QUEUES: Mapping[str, QueueOrder] = {
     "fifo": fifo,
+    "fair": fair,
     "sjf": shortest_first,
     "srpt": shortest_remaining,
     "las": least_attained,
     "aged": aged_shortest,
 }
+LIVE_QUEUES = tuple(name for name in QUEUES if name != "fair")
+"""queue orders of the live engines, which do not keep shares of accounts yet"""
 PREEMPTIVE = frozenset({"srpt", "las"})
 """queue orders that have an effect only if running jobs can be preempted"""
 
@@ -189,6 +198,7 @@ def build_policy(
         by_gpu=tuple(order for one in nodes for order in one.by_gpu),
         gate=nodes[0].gate,
         overdue=is_overdue if QUEUES[queue] is aged_shortest else None,
+        fair=QUEUES[queue] is fair,
         nodes=node_orders,
         gpus=node_orders if alone else tuple(order for one in gpus for order in one.gpus),
         random=spec == "random",

@@ -67,6 +67,8 @@ class Policy:
     """the sharing gate: decides whether the best slot is good enough, or the job waits"""
     overdue: Callable[[Job, Seconds], bool] | None = None
     """whether a job has waited longer than the queue's limit; None: there is no limit"""
+    fair: bool = False
+    """whether accounts are compared before their jobs, if the engine keeps shares"""
     random: bool = False
     """nodes and GPUs that fit are chosen at random"""
     known: Knowledge = field(default_factory=Knowledge)

@@ -21,8 +21,9 @@ from cotenant.core.model import Claim, Demand, Job, Placement, Tenant
 from cotenant.core.queueing.overdue import wall_left
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 
-QueuePosition = tuple[int, float, str]
-"""position in the queue: higher priority first, then the policy's queue order, then the job's ID"""
+QueuePosition = tuple[int, tuple[float, ...], float, str]
+"""position in the queue: higher priority first, then the pressure of the account (empty unless shares are fair), the
+policy's queue order, the job's ID"""
 SHORTEST = Seconds(1.0)
 """A job is never expected to end sooner. A job that has run for its whole estimate could otherwise always start."""
 Place = Callable[[Cluster], Sequence[Placement] | None]

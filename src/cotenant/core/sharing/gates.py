@@ -53,8 +53,8 @@ def least_gain(crowding: float) -> float:
 
 
 def worth_sharing(score: Score, crowding: float) -> Verdict:
-    """For scores that begin with: idle or not, expected gain, nearly certain gain."""
-    idle, expected, certain = score[:3]
+    """For scores that begin with: expected gain, idle or not, nearly certain gain."""
+    expected, idle, certain = score[:3]
     least = least_gain(crowding)
     # Beside two or more tenants, a difference of lower bounds may exceed the expected gain: only both are certain.
     if idle or min(certain, expected) > least:

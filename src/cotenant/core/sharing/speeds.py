@@ -77,7 +77,10 @@ class Predicted:
         return UNKNOWN if workload is None else self._signatures.get(workload, Signature(workload, None, None))
 
     def predictor(self, gpu_type: str) -> Predictor:
-        return self.predictors.setdefault(gpu_type, Predictor())
+        known = self.predictors.get(gpu_type)
+        if known is None:
+            known = self.predictors[gpu_type] = Predictor()
+        return known
 
     def speeds(self, company: TenantSet) -> tuple[Speed, ...]:
         answer = self._answers.get(company)
@@ -115,8 +118,9 @@ class Predicted:
             return False
         (_, before), self._recalled = self._recalled, recalled
         self._signatures = dict(signatures)
+        known = self.predictors
         self.predictors = {
-            gpu_type: self.predictors[gpu_type] if before.get(gpu_type) == rows else Predictor.of(rows)
+            gpu_type: known[gpu_type] if before.get(gpu_type) == rows else Predictor.of(rows, known.get(gpu_type))
             for gpu_type, rows in recalled[1].items()
         }
         self._changed()
