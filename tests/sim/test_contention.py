@@ -196,6 +196,18 @@ def test_in_the_measured_world_pairs_that_ran_out_of_memory_are_never_put_togeth
         assert (summary["jobs"], summary["shared"]) == (2, 0)
 
 
+def test_jobs_of_gavels_own_trace_share_gpus_in_its_world(data: Path) -> None:
+    plan = Plan(
+        trace="gavel", nodes="4x2:v100", policies=("alone", "share"), seeds=(1,), mode="timed",
+        world="gavel", data=data, limit=60,
+    )  # fmt: skip
+    check(plan)
+    apart, together = (run_one(plan, policy, 1).result.summary for policy in plan.policies)
+    assert apart["shared"] == 0
+    assert together["shared"] > 20
+    assert together["mean_wait"] < apart["mean_wait"]
+
+
 def test_under_the_oracle_nothing_is_on_trial() -> None:
     truth = world(0.9, 0.9)
     summary = run(truth, "cotenant", arrival("b", "bert", 50), arrival("l", "lstm", 50), belief=Oracle(truth))

@@ -192,6 +192,17 @@ def test_our_own_csv_says_everything_a_demand_can() -> None:
     assert open_trace(str(SAMPLES / "cotenant.csv"), data=None).in_order
 
 
+@pytest.mark.parametrize(
+    ("cells", "account"),
+    [(",", ()), (",alice", ("alice",)), ("vision,", ("vision",)), ("lab/vision,alice", ("lab", "vision", "alice"))],
+)
+def test_groups_and_users_of_our_own_csv_are_accounts(tmp_path: Path, cells: str, account: tuple[str, ...]) -> None:
+    file = tmp_path / "jobs.csv"
+    file.write_text(f"id,group,user\na,{cells}\n")
+    (only,) = jobs_of(file)
+    assert only.job.account == account
+
+
 def test_our_own_csv_needs_no_more_than_ids(tmp_path: Path) -> None:
     trace = tmp_path / "ids.csv"
     trace.write_text("\ufeffid\r\na\r\n\r\nb\r\n", encoding="utf-8")

@@ -21,7 +21,7 @@ from cotenant.core.units import MiB, MilliCpu, Percent
 from cotenant.errors import InputError
 from cotenant.sim.traces import fields
 from cotenant.sim.traces.recorded import is_recorded, recorded_machines
-from cotenant.sim.traces.registry import data_folder
+from cotenant.sim.traces.registry import csvs, data_folder
 from cotenant.sim.traces.rows import Row, header, open_bytes, parsed, shown
 
 DEMO = "16x8:A100:80GiB:128:1024GiB,24x8:V100:32GiB:96:768GiB,32x4:T4:16GiB:64:256GiB,24x2:P100:16GiB:32:128GiB"
@@ -31,6 +31,8 @@ MOST_NODES = 100_000
 MOST_GPUS = 1_000_000
 """in the whole cluster"""
 COLUMNS = ("name", "gpus", "type", "memory", "slots", "numa", "cpu", "host_memory")
+OPENB_NODES = "openb/openb_node_list_gpu_node"
+"""its nodes in the data folder"""
 OPENB_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 OPENB_MEMORY_GIB = {"P100": 16, "T4": 16, "V100M16": 16, "V100M32": 32, "A10": 24}
 """from the data sheets; G2 and G3 are names that hide the GPU type, so their memory is unknown (0)"""
@@ -56,7 +58,8 @@ def open_cluster(spec: str, *, data: Path | None) -> tuple[Machine, ...]:
     if is_recorded(spec):
         return _collected(shown(spec), iter(recorded_machines(spec)))
     if spec == "openb":
-        path = data_folder(spec, data) / "openb" / "openb_node_list_gpu_node.csv.gz"
+        folder = data_folder(spec, data)
+        path = next(iter(csvs(folder, OPENB_NODES)), folder / f"{OPENB_NODES}.csv")
         return _collected(str(path), _from_csv(path))
     if _INLINE.match(spec):
         return _collected(shown(spec), _inline(spec))

@@ -9,7 +9,7 @@ measured: each tenant is then slowed by each neighbour as in a pair.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,6 +41,8 @@ class Colocation:
     """pairs that ran out of memory"""
     reference: str = REFERENCE
     """the GPU type on which the trace's durations were taken"""
+    described: Mapping[str, Signature] = field(default_factory=dict)
+    """signatures of workloads whose names do not tell them"""
 
     @property
     def gpu_types(self) -> list[str]:
@@ -71,7 +73,10 @@ class Colocation:
 
     def signatures(self, gpu_type: str) -> dict[str, Signature]:
         """The signature of each workload: its program, its batch size, and its step time alone."""
-        return {workload: signature(workload, self.rates[gpu_type, workload]) for workload in self.workloads(gpu_type)}
+        return {
+            workload: self.described.get(workload) or signature(workload, self.rates[gpu_type, workload])
+            for workload in self.workloads(gpu_type)
+        }
 
     def signatures_of_all(self) -> dict[str, Signature]:
         """The signatures of the workloads of all GPU types; step times are those of the reference type if it has

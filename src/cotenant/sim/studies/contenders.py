@@ -25,6 +25,7 @@ from cotenant.sim.arrivals import Arrival
 from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.sim.fill import Watch
 from cotenant.sim.results import RunResult
+from cotenant.sim.studies.worlds import KINDS, simulated_world
 from cotenant.sim.timed import TimedRun, Timing
 
 GPUS, GPUS_PER_NODE = 24, 8
@@ -73,7 +74,8 @@ class Instance:
 
 def draw_instance(setting: Setting, seed: int, data: Path) -> Instance:
     """Draws the jobs and the prior measurements, which are the same for every policy."""
-    world = read_colocation(data / FILE)
+    known = setting.gpu_type in KINDS
+    world = simulated_world(setting.gpu_type, seed) if known else read_colocation(data / FILE)
     workloads = world.workloads(setting.gpu_type)
     chance = np.random.RandomState(seed)
     count = setting.jobs

@@ -11,6 +11,7 @@ STUDIES: Mapping[str, Study] = {
     "gavel-fifo": gavel_fifo.STUDY,
     "place": placement.STUDY,
     "place-mild": placement.MILD_STUDY,
+    "place-worlds": placement.WORLD_STUDY,
     "predict": prediction.STUDY,
     "tune-grid": tuning.STUDY,
 }

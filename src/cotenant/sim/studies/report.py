@@ -60,11 +60,17 @@ def text(outcomes: Sequence[Outcome], command: str) -> str:
     """The tables in Markdown."""
     parts = ["# Results", PREFACE, f"```\n{command}\n```"]
     for outcome in outcomes:
-        parts += [f"## {outcome.title}", outcome.about, f"Seeds {spans(list(outcome.seeds))}."]
+        parts += [f"## {outcome.title}", outcome.about, _alone(outcome)]
         for part, (headings, rows) in tables(outcome).items():
             lines = [f"| {' | '.join(cells)} |" for cells in (headings, ("---",) * len(headings), *rows)]
             parts += [f"### {part}", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def _alone(outcome: Outcome) -> str:
+    """The seeds of a study, and the command that repeats this study alone."""
+    seeds = spans(list(outcome.seeds))
+    return f"Seeds {seeds}: `cotenant experiment {outcome.study} --seeds {seeds.replace('–', '-').replace(' ', '')}`."
 
 
 def tables(outcome: Outcome, *, notes: bool = True) -> dict[str, Table]:

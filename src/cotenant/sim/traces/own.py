@@ -26,7 +26,7 @@ from cotenant.sim.traces import fields
 from cotenant.sim.traces.rows import Row, arrivals, header, shown
 from cotenant.sim.traces.source import Format, Source
 
-JOB_COLUMNS = ("id", "submitted_s", "duration_s", "estimate_s", "replicas")
+JOB_COLUMNS = ("id", "submitted_s", "duration_s", "estimate_s", "replicas", "group", "user")
 DEMAND_COLUMNS = (
     "gpus",
     "memory",
@@ -66,6 +66,7 @@ def read(source: Source) -> Iterator[Arrival]:
             replicas=replicas,
             submitted=submitted,
             estimate=_seconds(row, "estimate_s", fields.LONGEST),
+            account=_account(row),
         )
         return Arrival(job, _seconds(row, "duration_s", fields.LONGEST))
 
@@ -145,6 +146,13 @@ def _compute(text: str) -> MilliGpu:
     if value > WHOLE_GPU:
         raise ValueError(f"compute is {shown(text)}; expected up to one GPU, for example 30% or 300m")
     return value
+
+
+def _account(row: Row) -> tuple[str, ...]:
+    """Groups from the outermost to the innermost, then the user."""
+    groups = [fields.name(part, "group") for part in row.get("group", "").split("/") if part.strip()]
+    user = row.get("user", "").strip()
+    return (*groups, fields.name(user, "user")) if user else tuple(groups)
 
 
 def _word(text: str, column: str) -> str | None:

@@ -28,7 +28,13 @@ def read(source: Source) -> Iterator[Arrival]:
             return None
         replicas, demand = fields.whole_gpus(fields.gpu_count(row, "num_gpus"), source.gpus_per_node)
         submitted = Seconds(_time(row) - start)
-        job = Job(id=f"{source.name}-{line}", demand=demand, replicas=replicas, submitted=submitted)
+        job = Job(
+            id=f"{source.name}-{line}",
+            demand=demand,
+            replicas=replicas,
+            submitted=submitted,
+            account=(row.get("cluster", ""),),
+        )
         return Arrival(job, fields.duration(row, "duration"))
 
     yield from arrivals(source.path, arrival)

@@ -24,6 +24,7 @@ NAMES = (
     "muri:trace1",
     "recorded:FILE",
 )
+GET = "`cotenant traces list` says where it is published"
 _FAMILIES = ("openb", "philly", "itp", "gavel", "pollux", "muri")
 
 
@@ -44,7 +45,7 @@ def open_trace(spec: str, *, data: Path | None, gpus_per_node: int = 8) -> Trace
         raise InputError(f"unknown trace {shown(spec)}; expected a CSV file or one of {', '.join(NAMES)}")
     name = spec if family in _FAMILIES else path.name.removesuffix(".gz").removesuffix(".csv")
     source = Source(path=path, name=name, part=part, data=data, gpus_per_node=gpus_per_node)
-    found = _recognised(path)
+    found = recognised(path)
     if found is own.FORMAT:
         own.check_columns(source)
     if part is not None:
@@ -56,22 +57,22 @@ def data_folder(spec: str, data: Path | None) -> Path:
     """Returns the folder of public data, or raises InputError that names what needs it."""
     if data is None or not data.is_dir():
         problem = f"{data} is not a folder" if data else "it is not set"
-        raise InputError(f"{spec} needs the folder of public data ({problem}); set COTENANT_DATA")
+        raise InputError(f"{spec} needs the folder of public data ({problem}); set COTENANT_DATA. {GET}")
     return data
 
 
 def public_traces(data: Path) -> dict[str, Path]:
     """The public traces in the data folder, by name."""
-    files = {f"openb:{_stem(path).removeprefix('openb_pod_list_')}": path for path in _csvs(data, "openb/openb_pod_*")}
+    files = {f"openb:{_stem(path).removeprefix('openb_pod_list_')}": path for path in csvs(data, "openb/openb_pod_*")}
     if "openb:default" in files:
         files["openb"] = files["openb:default"]
-    files |= {f"itp:{_stem(path)}": path for path in _csvs(data, "ms_itp/cluster*")}
-    for path in _csvs(data, "pollux/workloads*/workload-*"):
+    files |= {f"itp:{_stem(path)}": path for path in csvs(data, "ms_itp/cluster*")}
+    for path in csvs(data, "pollux/workloads*/workload-*"):
         load = path.parent.name.removeprefix("workloads").replace("-", "@")
         files[f"pollux:{_stem(path).removeprefix('workload-')}{load}"] = path
-    files |= {f"muri:{_stem(path)}": path for path in _csvs(data, "muri/*/trace-data/*")}
+    files |= {f"muri:{_stem(path)}": path for path in csvs(data, "muri/*/trace-data/*")}
     for family, pattern in (("philly", "philly/philly_*"), ("gavel", "gavel/msr_*")):
-        if found := _csvs(data, pattern):
+        if found := csvs(data, pattern):
             files[family] = found[0]
     return files
 
@@ -86,11 +87,12 @@ def _public(spec: str, data: Path) -> tuple[Path, str | None]:
         return files[family], part
     there = [name for name in files if name.partition(":")[0] == family]
     if not there:
-        raise InputError(f"{spec}: {data} has no {family} trace; set COTENANT_DATA to a folder that has one")
+        raise InputError(f"{spec}: {data} has no {family} trace. {GET}")
     raise InputError(f"unknown trace {shown(spec)}; expected one of {', '.join(there)}")
 
 
-def _recognised(path: Path) -> Format:
+def recognised(path: Path) -> Format:
+    """The format of a file, by the columns of its header."""
     columns = header(path)
     for known in FORMATS:
         if set(known.columns) <= set(columns):
@@ -108,7 +110,8 @@ def _check_part(source: Source, found: Format) -> None:
         raise InputError(f"{source.name}: {source.path} has no such part; expected one of {', '.join(parts)}")
 
 
-def _csvs(data: Path, pattern: str) -> list[Path]:
+def csvs(data: Path, pattern: str) -> list[Path]:
+    """The tables of the data folder whose path is like this, compressed or not."""
     return sorted([*data.glob(f"{pattern}.csv"), *data.glob(f"{pattern}.csv.gz")])
 
 
