@@ -7,19 +7,29 @@ file replaces an older one as a whole, so that a process that has it mapped is n
 """
 
 import argparse
+import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIBRARY, SMI = "libcotenant.so", "cotenant-smi"
 COMPILERS = ("cc", "gcc", "clang")
 FUZZ_COMPILER = "clang-14"
+OLDEST_GLIBC = "2.17"
+"""of the machines and containers that a release runs on"""
+ZIG_INSTEAD: Mapping[str, tuple[str, ...]] = {
+    "-Wl,-z,separate-code": (),  # its linker does so by itself
+    "-l:libdl.so.2": ("-ldl",),
+    "-nostartfiles": (),  # its start of programs is that of the old glibc
+    str(HERE / "smi" / "start.c"): (),
+}
+"""arguments that are not for Zig's compiler -> what it is given instead"""
 COMMON = ("-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-Wall", "-Wextra")
 SHARED = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack")
 HARDENED = (
@@ -124,15 +134,25 @@ def find_compiler() -> str | None:
     return named or next((name for name in COMPILERS if shutil.which(name)), None)
 
 
+def release_compiler(machine: str) -> str:
+    """Zig's C compiler for a machine, with the headers and symbols of an old glibc, whatever machine it runs on."""
+    if importlib.util.find_spec("ziglang") is None:
+        raise BuildError("a release is built with the package ziglang, which is not installed; `make dist` installs it")
+    return f"{shlex.quote(sys.executable)} -m ziglang cc -target {machine}-linux-gnu.{OLDEST_GLIBC} -Wl,--strip-all"
+
+
 def _compile(target: Path, arguments: Iterable[str], cc: str | None, sanitize: str | None) -> Path:
     compiler = cc or find_compiler()
     if compiler is None:
         raise BuildError(f"no C compiler: none of {', '.join(COMPILERS)} is installed, and CC is not set")
+    command = shlex.split(compiler)
+    if "ziglang" in command:
+        arguments = [word for one in arguments for word in ZIG_INSTEAD.get(one, (one,))]
     checks = [] if sanitize is None else [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g"]
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as folder:
         fresh = Path(folder) / target.name
-        _run([*shlex.split(compiler), *COMMON, *checks, *arguments, "-o", str(fresh)], str(target.name))
+        _run([*command, *COMMON, *checks, *arguments, "-o", str(fresh)], str(target.name))
         os.replace(fresh, target)
     return target
 
