@@ -9,7 +9,7 @@ from tests.docs.scratch import ROOT
 PAGE = ROOT / "CONTRIBUTING.md"
 SECTION = re.compile(r"^## Where a change goes\n(.*?)(?=^## )", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| [^|]*\*\*(.+?)\*\*[^|]* \| (.*) \|$", re.MULTILINE)
-FILE = re.compile(r"`((?:src|native|tests|docs)/[\w./-]+\.\w+)`")
+FILE = re.compile(r"`((?:src|native|tests|docs|deploy)/[\w./-]+\.\w+)`")
 PLACEHOLDER = "NAME"
 """stands for a name of your own choice: `src/cotenant/kube/codec/NAME.py`"""
 

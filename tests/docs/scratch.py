@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("src", "tests", "docs", "native", "CONTRIBUTING.md", "README.md", "pyproject.toml")
+COPIED = ("src", "tests", "tools", "docs", "deploy", "native", "CONTRIBUTING.md", "README.md", "pyproject.toml")
 LEFT_OUT = shutil.ignore_patterns("cluster", "fuzz", "images", "*.html.gz")
 """what no recipe touches and no probe imports"""
 
@@ -114,6 +114,14 @@ class Scratch:
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+    def reference(self) -> None:
+        """What `make reference` does, in the copy."""
+        command = [sys.executable, "-m", "tools.reference"]
+        done = subprocess.run(
+            command, cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
 
     def test(self, *arguments: str) -> None:
         """Tests of the copy that must pass once the change is made."""

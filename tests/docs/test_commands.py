@@ -146,10 +146,15 @@ def test_every_exit_code_is_explained() -> None:
 
 
 def commands_in(page: Path) -> list[list[str]]:
-    """The words of every `cotenant …` line of the page's code blocks, as far as they are the command's own."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    """The words of every `cotenant …` in the page's code blocks and between backticks, as far as they are the command's
+    own."""
+    text = page.read_text()
+    found = re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    blocks = [block.replace("\\\n", " ") for language, block in found if language != "text"]  # that is output
     lines = re.findall(r"^\s*(?:\$ |\d\) |\w+=\S+ )*cotenant ([a-z][^|;&#\n)]*)", "\n".join(blocks), re.MULTILINE)
-    return [shlex.split(line.partition(" -- ")[0]) for line in lines]
+    rest = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines += re.findall(r"`cotenant ([a-z][^`|;&#]*)`", rest)
+    return [shlex.split(line.partition(" -- ")[0]) for line in lines if line.count("'") % 2 == 0]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +163,11 @@ def commands_in(page: Path) -> list[list[str]]:
 def test_commands_shown_on_a_page_exist_with_their_options(page: Path) -> None:
     for name, *words in commands_in(page):
         assert name in COMMANDS
+        command = command_of(name)
+        while isinstance(command, click.Group) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
         given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
-        assert given <= {*spellings(command_of(name)), "--help"}, f"cotenant {name} {' '.join(words)}"
+        assert given <= {*spellings(command), "--help"}, f"cotenant {name} {' '.join(words)}"
 
 
 EXAMPLES = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)

@@ -89,6 +89,20 @@ def test_every_link_to_a_heading_leads_to_one(page: Path) -> None:
     assert [anchor for target, anchor in pages if target.suffix == ".md" and anchor not in anchors(target)] == []
 
 
+NAMED_PAGE = re.compile(r"(?<![\w./-])docs/[\w/-]+\.md(?:#[\w-]+)?")
+NAMING = [path for path in FILES if path.suffix != ".md" and path.relative_to(ROOT).parts[0] not in ("tests", "docs")]
+"""what is shipped; tests make pages of their own, and tables of the documents name those of other projects"""
+
+
+@pytest.mark.parametrize("file", [path for path in NAMING if NAMED_PAGE.search(text_of(path))], ids=named)
+def test_every_page_that_a_message_or_a_comment_names_exists(file: Path) -> None:
+    """Messages of commands, docstrings, manifests and settings name pages by their path in the repository."""
+    for name in NAMED_PAGE.findall(text_of(file)):
+        path, _, anchor = name.partition("#")
+        assert (ROOT / path).exists(), name
+        assert not anchor or anchor in anchors(ROOT / path), name
+
+
 def test_every_page_of_the_docs_is_in_their_index() -> None:
     index = ROOT / "docs" / "README.md"
     linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text())}

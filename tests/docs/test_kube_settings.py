@@ -5,6 +5,7 @@ ours; and nothing that does not exist."""
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -12,17 +13,20 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 import pytest
+import yaml
 
-from cotenant.core.placement.policies import QUEUES
+from cotenant.core.placement.policies import LIVE_QUEUES
 from cotenant.kube import settings as module
 from cotenant.kube.codec.settings import DIALECTS
+from cotenant.kube.install.chart import checked_values
 from cotenant.kube.settings import KubeSettings, parse_settings
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-PAGE = (REFERENCE / "kube-settings.md").read_text()
+PAGE, _, _ = (REFERENCE / "kube-settings.md").read_text().partition("## Every setting with its values")
 NAMES_PAGE = (REFERENCE / "admission.md").read_text()
 SOURCES = ROOT / "src" / "cotenant"
+TEMPLATES = ROOT / "deploy" / "helm" / "cotenant" / "templates"
 
 Setting = tuple[str, str]
 """Section, as the page writes it, and name."""
@@ -99,8 +103,50 @@ def test_the_example_is_valid() -> None:
     parse_settings(example.encode())
 
 
+SECTIONS = {field.encode_name for field in msgspec.structs.fields(KubeSettings)}
+OTHER_YAML = ("howto/monitoring.md", "reference/traces.md")
+"""pages with YAML of other programs that has the same words"""
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if not page.as_posix().endswith(OTHER_YAML)]
+
+
+def settings_on(page: Path) -> Iterator[Any]:
+    """Every piece of settings that a page shows: a block of YAML, its key `settings`, or words such as
+    `gpus: {split: 10}`. What has an ellipsis is left out."""
+    text = page.read_text()
+    blocks = [part for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for part in block.split("\n---\n")]
+    words = re.findall(r"`([a-z-]+: \{[^`]+\})`", text)
+    for piece in (*blocks, *words):
+        if "…" in piece:
+            continue
+        shown = yaml.safe_load(textwrap.dedent(piece))
+        shown = shown.get("settings", shown) if isinstance(shown, dict) else None
+        if shown and set(shown) <= SECTIONS and "devices" not in shown:
+            yield shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_settings_that_a_page_shows_are_valid(page: Path) -> None:
+    for shown in settings_on(page):
+        parse_settings(yaml.safe_dump(shown).encode())
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "# values.yaml" in page.read_text()], ids=lambda page: page.stem
+)
+def test_values_of_the_chart_that_a_page_shows_are_valid(page: Path) -> None:
+    for block in re.findall(r"```yaml\n( *# values\.yaml.*?)```", page.read_text(), re.DOTALL):
+        checked_values(yaml.safe_load(textwrap.dedent(block)))
+
+
+def test_settings_are_found_on_pages() -> None:
+    assert list(settings_on(ROOT / "docs/howto/beside-nvidia.md"))
+    assert {"gpus": {"split": 10, "memory-scaling": 150, "compute-scaling": 120}} in settings_on(
+        ROOT / "docs/howto/from-hami.md"
+    )
+
+
 def test_every_queue_order_and_every_dialect_is_documented() -> None:
-    assert [name for name in (*QUEUES, *(dialect.name for dialect in DIALECTS)) if f"`{name}`" not in PAGE] == []
+    assert [name for name in (*LIVE_QUEUES, *(dialect.name for dialect in DIALECTS)) if f"`{name}`" not in PAGE] == []
 
 
 def test_every_setting_has_a_docstring() -> None:
@@ -123,7 +169,9 @@ def strings(tree: ast.AST) -> Iterator[str]:
 
 
 def own_names() -> Iterator[str]:
-    """Every name under cotenant.io/ that the sources write or read, but those of single containers."""
+    """Every name under cotenant.io/ that the sources or the chart write or read, but those of single containers."""
+    for path in TEMPLATES.iterdir():
+        yield from re.findall(r"^ *(cotenant\.io/[a-z-]+): ", path.read_text(), re.MULTILINE)
     for path in sorted(SOURCES.rglob("*.py")):
         text = path.read_text()
         if "own_key" not in text and "cotenant.io/" not in text:

@@ -20,6 +20,7 @@ import pytest
 
 from tests.docs.recipes import recipes, unmatched
 from tests.docs.scratch import Scratch
+from tests.docs.test_guides import blocks
 from tests.native import kit
 
 ROWS = recipes()
@@ -85,27 +86,11 @@ def test_every_recipe_is_tested() -> None:
 
 
 def test_recipe_policy(scratch: Scratch) -> None:
-    scratch.append(
-        f"{CORE}/placement/scores.py",
-        textwrap.dedent("""
-
-        def fewest_tenants(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
-            \"\"\"The GPUs with the most free share slots.\"\"\"
-            return [sum(node.slots[i] for i in slot) for slot in slots]
-        """),
-    )
-    line = '\n    "emptiest": lambda known: _same(scores.fewest_tenants),'
-    scratch.insert(f"{CORE}/placement/policies.py", r"^ORDERS\b.*\{$", line)
-    scratch.write(
-        "tests/scenarios/emptiest.yaml",
-        textwrap.dedent("""\
-        name: the GPU with the fewest tenants
-        cluster: {a: {gpus: 2, memory: 16GiB}}
-        running: [{job: first, memory: 1GiB, at: a/0}]
-        submit: [{job: second, memory: 1GiB}]
-        expect: {emptiest: {second: a/1}}
-        """),
-    )
+    """The policy of the guide, from the blocks of its page."""
+    (function,), (line,), (scenario,) = (blocks("write-policy.md", kind) for kind in ("python", "text", "yaml"))
+    scratch.append(f"{CORE}/placement/scores.py", f"\n\n{function}")
+    scratch.insert(f"{CORE}/placement/policies.py", r"^ORDERS\b.*\{$", f"\n{line.rstrip()}")
+    scratch.write("tests/scenarios/emptiest.yaml", scenario)
     scratch.replace(COMMANDS, r"`binpack`, `spread`", "`binpack`, `emptiest`, `spread`")
     follows(scratch, "policy")
 
@@ -142,12 +127,13 @@ def add_largest(scratch: Scratch) -> None:
         expect: {binpack: {large: a/0, small: {a: memory 8192 4096}}}
         """),
     )
-    scratch.replace(COMMANDS, r"fifo\\\|sjf", r"fifo\\|largest\\|sjf")
+    scratch.replace(COMMANDS, r"fifo\\\|fair", r"fifo\\|largest\\|fair")
     scratch.replace(SETTINGS, r"`fifo`, `sjf`", "`fifo`, `largest`, `sjf`")
 
 
 def test_recipe_queue_order(scratch: Scratch) -> None:
     add_largest(scratch)
+    scratch.reference()
     follows(scratch, "queue order")
 
     jobs = "id,submitted_s,duration_s,memory,compute\nfirst,0,100,9GiB,0%\nsmall,1,10,9GiB,0%\nlarge,2,900,12GiB,0%\n"
@@ -273,7 +259,7 @@ def add_dialect(scratch: Scratch, name: str, title: str, domain: str, more: str 
     )
     row = f"| `{name}`: {title} | `{domain}/number` | `{domain}/memory`, MiB | | `{domain}/cores` | |\n"
     scratch.replace("docs/reference/dialects.md", r"^(\| `iadeep`)", row + r"\1")
-    scratch.append(SETTINGS, f"\nAnother dialect is `{name}`.\n")
+    scratch.insert(SETTINGS, r"^# .*$", f"\n\nAnother dialect is `{name}`.")
 
 
 PLACED_IN_DIALECT = """
@@ -311,6 +297,7 @@ DIALECT_TESTS = ("tests/kube/test_codec_dialects.py", "tests/kube/test_settings.
 def test_recipe_dialect(scratch: Scratch) -> None:
     add_dialect(scratch, "volcano", "Volcano's vGPU plugin", "volcano.sh")
     scratch.replace(VENDORS, r'"iadeep"', '"iadeep", "volcano"')
+    scratch.reference()
     follows(scratch, "dialect")
 
     placed = scratch.ask(PLACED_IN_DIALECT.format(name="volcano", domain="volcano.sh", vendor="nvidia", gpu="T4"))
@@ -406,6 +393,7 @@ def test_recipe_vendor(scratch: Scratch) -> None:
             backend.close()
         """),
     )
+    scratch.reference()
     follows(scratch, "vendor")
 
     driver = scratch.root.parent / "driver"
@@ -445,6 +433,7 @@ def test_recipe_setting(scratch: Scratch) -> None:
             assert pod["metadata"]["annotations"]["example.com/team"] == "team"
         """),
     )
+    scratch.reference()
     follows(scratch, "setting")
 
     answer = scratch.ask(
@@ -460,8 +449,8 @@ def test_recipe_setting(scratch: Scratch) -> None:
     )
     assert answer == ["team", None]
     (scratch.root.parent / "settings.yaml").write_text("webhook: {team-label: example.com/team}\n")
-    words = ("kube", "install", "--dev", "--image", "a:1", "--scheduler-image", "b:1", "--settings", "settings.yaml")
-    assert "team-label: example.com/team" in scratch.run(*words).stdout
+    words = ("kube", "install", "--print", "--kube-version", "v1.34.0", "--settings", "settings.yaml")
+    assert r"\"team-label\": \"example.com/team\"" in scratch.run(*words).stdout
     scratch.test("tests/kube/test_settings.py", *DOCS, "-k", "setting")
     scratch.test("tests/kube/test_team_label.py")
 
@@ -469,8 +458,7 @@ def test_recipe_setting(scratch: Scratch) -> None:
 def test_recipe_metric(scratch: Scratch) -> None:
     row = '    _gpu("free_slots", "Tenants that the GPU can still take.", lambda gpu: gpu.slots - gpu.tenants),'
     scratch.insert("src/cotenant/metrics/table.py", r"^GPU: .*$", f"\n{row}")
-    row = "| `cotenant_gpu_free_slots` | gauge | `node`, `gpu` | Tenants that the GPU can still take. |\n"
-    scratch.replace("docs/reference/metrics.md", r"^(\| `cotenant_gpu_info)", row + r"\1")
+    scratch.reference()
     follows(scratch, "metric")
 
     text = scratch.ask(
@@ -478,7 +466,7 @@ def test_recipe_metric(scratch: Scratch) -> None:
         "print(json.dumps(scrape(node()).decode()))"
     )
     assert '\ncotenant_gpu_free_slots{node="n1",gpu="GPU-0"} 1.0\n' in text
-    scratch.test("tests/docs/test_metrics.py", "tests/metrics/test_table.py")
+    scratch.test("tests/docs/test_reference.py", "tests/metrics/test_table.py", "-k", "metrics or table")
 
 
 def test_recipe_local_command(scratch: Scratch) -> None:
@@ -536,6 +524,7 @@ $ cotenant count --state queued
             assert "cotenant up" in run("count").stderr
         """),
     )
+    scratch.reference()
     follows(scratch, "local command")
 
     assert "count " in scratch.run("--help").stdout

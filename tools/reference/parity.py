@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/reference/parity.md from its table: `python -m tests.docs.parity`."""
+"""docs/reference/parity.md, made from parity.yaml."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +9,6 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs/reference/parity.yaml"
-PAGE = ROOT / "docs/reference/parity.md"
 VERDICTS = {
     "same": "works unchanged",
     "other name": "exists under another name",
@@ -22,7 +21,7 @@ For operators who consider a [switch](../howto/switch.md): the documented featur
 gpushare, arena, the GSoC 2019 topology work, IADeep and Co-scheML, and what becomes of each.
 [Dialects](dialects.md) defines the words.
 
-This page is generated from [parity.yaml](parity.yaml) by `python -m tests.docs.parity`. Each row names its test; those
+This page is generated from [parity.yaml](parity.yaml) by `make reference`. Each row names its test; those
 with the verdict "no" say why.
 """
 
@@ -41,8 +40,8 @@ def rows() -> dict[str, list[Row]]:
     return {system: [Row(*row) for row in listed] for system, listed in yaml.safe_load(TABLE.read_text()).items()}
 
 
-def page() -> str:
-    """The text of the page."""
+def page(_: str = "") -> str:
+    """The text of the page, whatever it was before."""
     table = rows()
     every = [row.verdict for listed in table.values() for row in listed]
     counts = "\n".join(f"| {name} | {meaning} | {every.count(name)} |" for name, meaning in VERDICTS.items())
@@ -58,7 +57,3 @@ def page() -> str:
 def _test(row: Row) -> str:
     path = row.test.partition("::")[0]
     return f"[{Path(path).name}](../../{path})" if path else ""
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
