@@ -1,0 +1,5 @@
+module cluster
+
+go 1.25.0
+
+require helm.sh/helm/v3 v3.20.2
