@@ -5,6 +5,7 @@
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,6 +159,40 @@ def test_a_volume_of_a_pod_may_be_used_by_all_its_users(tmp_path: Path) -> None:
     with engine_in(FolderSegments(volume / "recorded", in_volume=True)) as engine:
         engine.place(1)
         assert len(engine.seen()) == 1
+
+
+def test_a_volume_that_outlives_the_pod_is_used_again_whatever_is_in_it(tmp_path: Path) -> None:
+    """A part that was cut off, one that a disk damaged, one of another user, and one that another process deletes."""
+    folder = tmp_path / "recorded"
+    with engine_in(FolderSegments(folder, in_volume=True)) as engine:
+        engine.place(2)
+    first = folder / "000000001.jsonl"
+    first.write_bytes(first.read_bytes() + b'{"type": "decision", "at')
+    (folder / "000000002.jsonl").write_bytes(b"\x00" * 5000 + b"\n{]\n" + bytes(range(256)) + b"\n")
+    foreign = folder / "000000003.jsonl"
+    foreign.write_bytes(b"secret\n")
+    os.chown(foreign, 4242, 4242)
+    with engine_in(FolderSegments(folder, in_volume=True)) as engine:
+        engine.place(2)
+        assert [job for job, _ in engine.seen()] == ["j-1", "j-2", "j-1", "j-2"]
+        assert engine.failures == []
+        assert (folder / "000000004.jsonl").exists()
+        foreign.unlink()
+        assert len(engine.seen()) == 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_folder_that_cannot_be_written_to_is_refused_at_once() -> None:
+    """As after an update that runs as another user: the scheduler then records into memory, and says so."""
+    with tempfile.TemporaryDirectory() as volume:
+        Path(volume).chmod(0o755)
+        (Path(volume) / "recorded").mkdir(mode=0o755)
+        os.seteuid(4242)
+        try:
+            with pytest.raises(SegmentError, match="cannot be written to by this user; move it away"):
+                FolderSegments(Path(volume) / "recorded", in_volume=True)
+        finally:
+            os.seteuid(0)
 
 
 def test_a_refused_job_has_come_but_not_started() -> None:

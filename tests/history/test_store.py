@@ -74,6 +74,17 @@ def test_fewer_points_are_means_with_their_maxima(history: History, clock: Clock
     assert len(history.series(CARD, "utilisation", START, START + 120, points=10**9)) <= MOST_POINTS
 
 
+def test_an_integral_counts_each_sample_until_the_next_and_no_gap(history: History, clock: Clock) -> None:
+    """Two GPUs for 100 s, then nothing is known for an hour, then one GPU until now."""
+    queue, start = Entity(QUEUE, "all"), 1_000_000.0
+    for at, gpus in ((0, 2), (50, 2), (100, 0), (3700, 1), (3750, None), (3760, 1)):
+        history.record(start + at, [Sample(queue, {"gpus": gpus})])
+    assert history.integral(queue, "gpus", start, start + 3770, most_gap_s=60) == 2 * 100 + 50 + 10
+    assert history.integral(queue, "gpus", start, start + 9000, most_gap_s=60) == 2 * 100 + 50 + 60
+    assert history.integral(queue, "gpus", start + 50, start + 100) == 2 * 50
+    assert history.integral(Entity(QUEUE, "none"), "gpus", 0.0, 2e6) == 0.0
+
+
 def test_unknown_quantities_are_refused(history: History) -> None:
     with pytest.raises(ValueError, match="no quantity speed; expected one of memory_allocated_mib"):
         history.series(CARD, "speed", START, START + 1)

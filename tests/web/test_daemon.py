@@ -11,6 +11,7 @@ import pytest
 
 from cotenant.errors import InputError
 from cotenant.local.pages import address_of
+from cotenant.web.local_jobs import named
 from cotenant.wire.local import GpuView, WebLink
 from tests.cli.command import environment, refusal
 from tests.local.daemon import Daemon, running_daemon, until
@@ -74,9 +75,11 @@ def test_jobs_of_the_daemon_are_on_its_pages(pages_daemon: Daemon) -> None:
     assert "too-big-for-now" in overview
     reason = pages_daemon.job(big.id).reason
     assert reason is not None
-    assert reason in reader.page(f"/jobs/{big.id}")
+    assert named(reason, {job.id: "talker"}) in reader.page(f"/jobs/{big.id}")
+    assert f"talker ({job.id})" in named(reason, {job.id: "talker"})
     detail = reader.page(f"/jobs/{job.id}")
     assert "echo hello from the job" in detail
+    assert "The last day cost 0.0" in reader.page("/history")
     assert "submitted" in detail
     until(lambda: "speed" in reader.page(f"/charts/{job.id}"))
     assert "It would" in reader.page("/whatif?gpus=1&memory=100MiB")

@@ -9,6 +9,7 @@ between two bounds, and so does the sum.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
+from typing import NamedTuple
 
 import msgspec
 
@@ -121,17 +122,26 @@ class DayReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class Use(NamedTuple):
+    """What all GPUs did in a period, as it was measured; None: not known."""
+
+    utilisation: float | None = None
+    """mean percent of the time in which they computed"""
+    memory_percent: float | None = None
+    """mean percent of their memory in use"""
+
+
 def make_report(
     recording: Recording,
     since: float,
     until: float,
     *,
-    utilisation: float | None = None,
-    memory_percent: float | None = None,
+    use: Use = Use(),  # noqa: B008 -- immutable
     exclusive: Exclusive | None = None,
     namespaces: frozenset[str] | None = None,
+    notes: Iterable[str] = (),
 ) -> DayReport:
-    """The report of a period; with `namespaces`, only about their jobs."""
+    """The report of a period; with `namespaces`, only about their jobs. `notes` are added to those of the recording."""
     begin = recording.begin
     assert begin is not None
     since, until = max(since, recording.start), max(until, recording.start)
@@ -140,7 +150,7 @@ def make_report(
         for run in recording.jobs.values()
         if _concerns(run, since, until, recording.end) and (namespaces is None or run.namespace in namespaces)
     ]
-    use = occupancy(runs, since, until, recording.end)
+    held = occupancy(runs, since, until, recording.end)
     gpus = sum(len(machine.gpus) for machine in recording.machines.values())
     started = [run for run in runs if run.first_started is not None]
     measured = [1 / run.speed for run in started if run.speed]
@@ -158,18 +168,18 @@ def make_report(
         outcomes=_outcomes(runs),
         gpu_hours=GpuHours(
             capacity=gpus * (until - since) / HOUR_S,
-            occupied=use.occupied / HOUR_S,
-            shared=use.shared / HOUR_S,
-            jobs=use.tenants / HOUR_S,
+            occupied=held.occupied / HOUR_S,
+            shared=held.shared / HOUR_S,
+            jobs=held.tenants / HOUR_S,
         ),
-        utilisation=utilisation,
-        memory_percent=memory_percent,
+        utilisation=use.utilisation,
+        memory_percent=use.memory_percent,
         waits_s=distribution(map(_wait, started)),
         slowdowns=distribution(measured),
-        saved=_saved(started, use, since, until, recording.end),
-        groups=tuple(_groups(runs, use)),
+        saved=_saved(started, held, since, until, recording.end),
+        groups=tuple(_groups(runs, held)),
         exclusive=exclusive,
-        notes=(*recording.notes(), *_cluster_notes(runs)) if begin.engine == "kubernetes" else tuple(recording.notes()),
+        notes=(*recording.notes(), *(_cluster_notes(runs) if begin.engine == "kubernetes" else ()), *notes),
     )
 
 
@@ -177,7 +187,6 @@ def _cluster_notes(runs: Iterable[JobRun]) -> Iterable[str]:
     """What a reader of a report on a Kubernetes cluster should know."""
     if any(run.user or run.team for run in runs):
         yield "users and teams are labels that the owners of pods set, and are not checked"
-    yield "utilisation and memory in use are not recorded in a cluster; the metrics of its agents have them"
 
 
 def distribution(values: Iterable[float]) -> Distribution:

@@ -36,6 +36,14 @@ QUANTITIES: Mapping[str, Mapping[str, str]] = {
     QUEUE: {
         "waiting": "number of jobs or pods that wait",
         "running": "number of jobs or pods that have a slot",
+        "gpus": "GPUs that there are",
+        "gpus_occupied": "GPUs with tenants; of one namespace, each divided by the number of its tenants",
+        "gpus_shared": "GPUs with at least two tenants",
+        "gpus_of_tenants": "GPUs, each counted once for each of its tenants",
+        "gpus_measured": "GPUs whose utilisation is known",
+        "gpus_busy": "time in which these GPUs computed: 1 is one GPU all the time",
+        "memory_mib": "memory of the GPUs whose memory in use is known, in MiB",
+        "memory_used_mib": "memory in use of these GPUs, in MiB",
     },
 }
 """the meaning of each quantity, by kind of entity"""

@@ -60,6 +60,8 @@ class FolderSegments:
             problem = problem_of_folder(folder, in_volume=in_volume)
         except OSError as error:
             raise SegmentError(f"{folder}: cannot be used for recorded decisions: {error.strerror}") from None
+        if problem is None and not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+            problem = "cannot be written to by this user"  # a volume that was kept, of a program that ran as another
         if problem is not None:
             raise SegmentError(f"{folder} {problem}; move it away")
         self._file: int | None = None
@@ -73,13 +75,13 @@ class FolderSegments:
         self.close()
         files = self._files()
         # Old parts go until the new one has room, so that the total exceeds its bound by one line at most.
-        sizes = [file.stat().st_size for file in files]
+        sizes = [_size_of(file) for file in files]
         room = self._total_bytes - self._segment_bytes - len(head)
         for file in files:
             if sum(sizes) <= room and len(sizes) < MOST_SEGMENTS:
                 break
             sizes.pop(0)
-            file.unlink()
+            file.unlink(missing_ok=True)  # a process before this one, which still ends, may have deleted it
         number = int(files[-1].stem) + 1 if files else 1
         self._file = os.open(
             self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -104,8 +106,12 @@ class FolderSegments:
             if problem_of_file(file) is not None:
                 return
             with file.open("rb") as opened:
-                # A part that a kill or a full disk cut off has a last line without an end.
-                yield from (line for line in opened if line.endswith(b"\n"))
+                # A kill or a full disk cuts the last line off, and a power loss can leave zeros. What follows damage
+                # cannot be understood, so the part ends there.
+                for line in opened:
+                    if not line.startswith(b"{") or not line.endswith(b"}\n"):
+                        return
+                    yield line
         except FileNotFoundError:  # deleted since, because the log is full
             return
 
@@ -119,6 +125,13 @@ class FolderSegments:
 
     def _files(self) -> list[Path]:
         return sorted(file for file in self._folder.glob(f"*{SUFFIX}") if file.stem.isdecimal())
+
+
+def _size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 class MemorySegments:

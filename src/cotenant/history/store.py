@@ -31,6 +31,8 @@ JUMP_S = 30.0
 TIDY_EVERY_S = 60.0
 MOST_POINTS = 2_000
 """in one series that is read"""
+MOST_GAP_S = 120.0
+"""for how long a sample counts at most if none follows"""
 MOST_ENTITIES = 20_000
 MOST_NAME = 300
 """characters of a name that are stored"""
@@ -184,6 +186,30 @@ class History:
                 bucket[2] += weight * value
                 bucket[3] = max(bucket[3], top)
         return [Point(time / weight, value / weight, top) for _, (weight, time, value, top) in sorted(buckets.items())]
+
+    def integral(
+        self, entity: Entity, quantity: str, since: float, until: float, most_gap_s: float = MOST_GAP_S
+    ) -> float:
+        """A quantity times the time for which it was recorded, in seconds. A sample counts until the next one, but no
+        longer than `most_gap_s`: while nothing was recorded, nothing is known.
+
+        ValueError if its kind has no such quantity.
+        """
+        place, total = index_of(entity.kind, quantity), 0.0
+        begin, end = _whole(since), _whole(until)
+        with self._turn, plain_errors(self._path, KIND, "read"):
+            rows = self._database.execute(
+                "SELECT at, span, mean FROM samples JOIN entities ON id = entity "
+                "WHERE kind = ? AND name = ? AND at >= ? AND at < ? ORDER BY at DESC",
+                (entity.kind, entity.name[:MOST_NAME], begin, end),
+            )
+            following = end
+            for at, span, mean in rows:
+                values = unpack(mean)
+                if place < len(values) and not math.isnan(value := values[place]):
+                    total += value * max(0.0, min(following - at, span + most_gap_s))
+                following = at
+        return total
 
     def entities(self, kind: str | None = None, since: float = 0.0) -> list[Seen]:
         """The entities (of a kind) with samples after that time, in the order of their kinds and names."""

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface between the pages and what identifies a viewer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol
@@ -32,18 +32,22 @@ class Viewer:
     """for the source, which may be made together with the access"""
 
 
-class Problem(Protocol):
-    """Makes the page that says what is wrong: `Site.problem`."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, or what a viewer has to do first, for a page of its own."""
 
-    def __call__(
-        self,
-        status: HTTPStatus,
-        text: str,
-        *,
-        title: str | None = None,
-        script: str | None = None,
-        command: str | None = None,
-    ) -> Response: ...
+    status: HTTPStatus
+    text: str
+    title: str | None = None
+    """of the page; None: as the status is called"""
+    script: str | None = None
+    """that the page runs, by the name of its file"""
+    command: str | None = None
+    """that the viewer can copy"""
+
+
+ProblemPage = Callable[[Problem], Response]
+"""Makes the page about a problem: `Site.problem`."""
 
 
 class Access(Protocol):
@@ -54,10 +58,10 @@ class Access(Protocol):
         """The names in the Host header that are accepted, without port; None: all, because each request carries a
         credential that no other site can make a browser send."""
 
-    def routes(self, problem: Problem) -> Sequence[Route]:
+    def routes(self, page: ProblemPage) -> Sequence[Route]:
         """Of the sign-in; reachable without a viewer."""
 
     async def viewer(self, request: Request) -> Viewer | None: ...
 
-    def challenge(self, request: Request, problem: Problem) -> Response:
+    def challenge(self, request: Request, page: ProblemPage) -> Response:
         """The answer to a request without a viewer: a page that says how to sign in."""

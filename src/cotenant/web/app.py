@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cotenant.errors import CotenantError, InputError
+from cotenant.web.access import Problem
 from cotenant.web.pages import PAGES, Page
 from cotenant.web.site import Site
 from cotenant.web.source import AbsentError, ForbiddenError
@@ -43,7 +44,7 @@ def application(site: Site) -> ASGIApp:
                     return site.access.challenge(request, site.problem)
                 return await page.handler(site, viewer, request)
             except CotenantError as error:
-                return site.problem(status_of(error), str(error))
+                return site.problem(Problem(status_of(error), str(error)))
 
         return serve
 
@@ -52,10 +53,11 @@ def application(site: Site) -> ASGIApp:
 
     async def unroutable(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return site.problem(HTTPStatus(error.status_code), f"{request.method} {request.url.path[:100]}: no such page")
+        text = f"{request.method} {request.url.path[:100]}: no such page"
+        return site.problem(Problem(HTTPStatus(error.status_code), text))
 
     async def refused(request: Request, error: Exception) -> Response:
-        return site.problem(HTTPStatus.BAD_REQUEST, str(error))
+        return site.problem(Problem(HTTPStatus.BAD_REQUEST, str(error)))
 
     routes = [
         Route("/static/{name}", static),

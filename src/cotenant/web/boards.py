@@ -110,7 +110,7 @@ async def compose_job(source: Source, viewer: Viewer, job: str, overview: Overvi
     pieces = {
         "job": Piece("job_head", (detail.row, viewer.verbs)),
         "facts": Piece("job_facts", (detail.facts,)),
-        "why": Piece("job_why", (detail.row, detail.verdicts, detail.would_fit)),
+        "why": Piece("job_why", (detail.row, detail.verdicts, detail.would_fit, viewer.verbs)),
         "company": Piece("job_company", (detail.row, detail.company)),
         "timeline": Piece("job_timeline", (detail.timeline,)),
         "probes": Piece("job_probes", (detail.probes,)),

@@ -15,6 +15,7 @@ PROMISED, IDLE = 0.5, 10.0
 """a GPU is wasted if this share of its memory or compute is promised, and it is busy for less than this percentage"""
 MOST_NAMED = 6
 MOST_REASONS = 4
+MOST_SHARING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Insight:
     """One sentence with a link."""
 
     kind: str
-    """fault, slow, wasted or waiting: its sign and colour"""
+    """fault, slow, wasted, unknown or waiting: its sign and colour"""
     text: str
     where: str
     """address, relative to the root of the pages"""
@@ -83,7 +84,7 @@ def insights(overview: Overview) -> tuple[Insight, ...]:
         if len(of_kind) > MOST_NAMED:
             rest = len(of_kind) - MOST_NAMED
             named.append(Insight(kind, f"{rest} more {_MORE[kind]}", "queue" if kind == "slow" else ""))
-    return (*named, *_waiting(overview.jobs))
+    return (*named, *_unmeasured(overview), *_waiting(overview.jobs))
 
 
 _MORE = {"fault": "GPUs or nodes with a fault", "slow": "tenants are slowed", "wasted": "GPUs are promised but idle"}
@@ -106,6 +107,21 @@ def _of_gpu(node: Node, gpu: Gpu, place: str) -> list[Insight]:
         text = f"{place} is {gpu.utilisation:.0f} % busy, but {100 * promised:.0f} % of it is promised to {names}"
         found.append(Insight("wasted", text, where))
     return found
+
+
+def _unmeasured(overview: Overview) -> list[Insight]:
+    """That it is not known who slows whom, if no tenant of a shared GPU has a speed."""
+    shared = [(node, gpu) for node in overview.nodes for gpu in node.gpus if len(gpu.tenants) > 1]
+    tenants = [one for _, gpu in shared for one in gpu.tenants if one.job]
+    if not tenants or any(one.speed is not None for one in tenants):
+        return []
+    names = ", ".join(one.name[:40] for one in tenants[:MOST_SHARING])
+    more = f" and {len(tenants) - MOST_SHARING} more" * (len(tenants) > MOST_SHARING)
+    text = (
+        f"{names}{more} share GPUs, and it is not known yet who slows whom: speeds are those of jobs that report their "
+        "steps and were measured alone"
+    )
+    return [Insight("unknown", text, f"nodes/{shared[0][0].name}")]
 
 
 def _waiting(jobs: tuple[JobRow, ...]) -> list[Insight]:

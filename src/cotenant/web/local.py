@@ -88,7 +88,8 @@ class LocalSource:
         active = queries.jobs(WAITING_OR_ACTIVE, MOST_JOBS, None, requests=True)
         ended = queries.jobs(ENDED, ENDED_SHOWN, None, requests=True)
         order = {job: place for place, job in enumerate(queries.queue_order())}
-        rows = [self._row(job) for job in active]
+        names = {job.id: job.name for job in active}
+        rows = [self._row(job, names) for job in active]
         rows.sort(key=lambda row: order.get(row.id, len(order)))
         status = queries.status()
         return Overview(
@@ -96,14 +97,14 @@ class LocalSource:
             policy=status["policy"],
             devices=status["notice"],
             nodes=(self._node({job.id: job for job in active}),),
-            jobs=(*rows, *(self._row(job) for job in reversed(ended))),
+            jobs=(*rows, *(self._row(job, names) for job in reversed(ended))),
             notes=tuple(status["notes"][1:]),
         )
 
-    def _row(self, job: JobView) -> JobRow:
+    def _row(self, job: JobView, names: Mapping[str, str]) -> JobRow:
         placed = self._queries.placed.get(job.id)
         limit = None if placed is None or placed.memory is None else MiB(placed.memory * len(placed.gpus))
-        return row_of(job, user=self._user, node=self._host, limit=limit)
+        return row_of(job, user=self._user, node=self._host, limit=limit, names=names)
 
     def _node(self, jobs: Mapping[str, JobView]) -> Node:
         node, usage = self._queries.node, self._queries.usage
@@ -150,13 +151,14 @@ class LocalSource:
     async def job(self, viewer: Viewer, job: str) -> JobDetail:
         view = self._job(job)
         company: tuple[Tenant, ...] = ()
+        jobs = {one.id: one for one in self._queries.active()}
+        names = {one.id: one.name for one in jobs.values()}
         if view.gpus:
-            jobs = {one.id: one for one in self._queries.active()}
             company = tuple(
                 {one.job: one for index in view.gpus for one in self._node(jobs).gpus[index].tenants}.values()
             )
         events = self._queries.events_of(view.id)
-        return detail_of(view, self._row(view), events, self._queries.why(view.id), company)
+        return detail_of(view, self._row(view, names), events, self._queries.why(view.id), company, names)
 
     def _job(self, job: str) -> JobView:
         try:
@@ -167,7 +169,7 @@ class LocalSource:
     async def charts(self, viewer: Viewer, job: str) -> Charts:
         view = self._job(job)
         recent = self._samples.of(view.id)
-        history, limit = self._engine.history, self._row(view).limit_mib
+        history, limit = self._engine.history, self._row(view, {}).limit_mib
         return await asyncio.to_thread(local_history.charts, history, view, recent, limit)
 
     async def logs(self, viewer: Viewer, job: str) -> AsyncGenerator[LogPiece, None]:

@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterable
 
 from cotenant.errors import CotenantError
-from cotenant.history.day_report import DayReport, Group, make_report
+from cotenant.history.day_report import DayReport, Group, Use, make_report
 from cotenant.history.decisions import DecisionRecorder
 from cotenant.history.quantities import GPU
 from cotenant.history.recorded import read_recording
 from cotenant.history.store import DAY_S, History
 from cotenant.web.model import Table
+from cotenant.wire.text import counted
 
 FRESH_S = 30.0
 """for how long an answer is given again: a day of decisions takes a while to read"""
@@ -51,8 +52,10 @@ class Costs:
             found,
             max(since, found.start),
             now,
-            utilisation=self._mean("utilisation", since, now),
-            memory_percent=None if used is None or not whole else 100 * used / whole,
+            use=Use(
+                self._mean("utilisation", since, now),
+                None if used is None or not whole else 100 * used / whole,
+            ),
         )
 
     def _mean(self, quantity: str, since: float, until: float) -> float | None:
@@ -72,7 +75,7 @@ def figures_of(report: DayReport) -> Iterable[tuple[str, str]]:
     hours, saved = report.gpu_hours, report.saved
     yield "GPU-hours occupied", f"{hours.occupied:.2f} of {hours.capacity:.2f}"
     yield "Shared by jobs", f"{hours.shared:.2f} GPU-hours"
-    yield "Saved by sharing", f"{saved.estimate:.2f} ({saved.low:.2f} to {saved.high:.2f}) GPU-hours"
+    yield "Saved by sharing", f"{saved.estimate:.2f} GPU-hours"
     yield "Busy", "–" if report.utilisation is None else f"{report.utilisation:.0f} %"
     yield "Memory in use", "–" if report.memory_percent is None else f"{report.memory_percent:.0f} %"
     yield "Mean wait", _wait(report.waits_s.mean)
@@ -82,9 +85,13 @@ def figures_of(report: DayReport) -> Iterable[tuple[str, str]]:
 
 def sentences_of(report: DayReport) -> Iterable[str]:
     """How it was computed, and what the recording lacks."""
+    hours, saved = report.gpu_hours, report.saved
     outcomes = ", ".join(f"{count} {word}" for word, count in report.outcomes.items())
-    yield f"{report.came} jobs came and {report.started} started: {outcomes or 'none'}."
-    yield f"Saved: {report.saved.method}"
+    yield (
+        f"The last day cost {hours.occupied:.2f} of {hours.capacity:.2f} GPU-hours: "
+        f"{counted(report.came, 'job')} came and {report.started} started ({outcomes or 'none'})."
+    )
+    yield f"Saved: {saved.low:.2f} to {saved.high:.2f} GPU-hours. {saved.method}"
     yield from report.notes
 
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs and answers of one machine's daemon as the pages show them: pure functions of values."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -32,9 +33,21 @@ from cotenant.wire.text import counted
 STATES = {"queued": State.WAITING, "starting": State.STARTING, "running": State.RUNNING}
 MOST_PROBES = 60
 MOST_NEIGHBOURS = 50
+_JOB_ID = re.compile(r"\bj-\d{6,}\b")
 
 
-def row_of(job: JobView, *, user: str, node: str, limit: MiB | None) -> JobRow:
+def named(text: str, names: Mapping[str, str]) -> str:
+    """The text with the names of jobs beside their IDs, which no list on the pages shows; commands stay as they are."""
+
+    def name(found: re.Match[str]) -> str:
+        known = names.get(found[0], found[0])
+        return found[0] if known == found[0] else f"{known[:60]} ({found[0]})"
+
+    parts = text.split("`")
+    return "`".join(_JOB_ID.sub(name, part) if place % 2 == 0 else part for place, part in enumerate(parts))
+
+
+def row_of(job: JobView, *, user: str, node: str, limit: MiB | None, names: Mapping[str, str]) -> JobRow:
     state = State.HELD if job.held else STATES.get(job.state, State.ENDED)
     ending = described_state(job) if state is State.ENDED else None
     return JobRow(
@@ -44,7 +57,7 @@ def row_of(job: JobView, *, user: str, node: str, limit: MiB | None) -> JobRow:
         state=state,
         ending=ending,
         failed=ending not in (None, "done", "cancelled"),
-        reason=job.error or job.reason,
+        reason=job.error or (named(job.reason, names) if job.reason else None),
         asks=asks_of(job.request),
         priority=0 if job.request is None else job.request.priority,
         submitted=job.submitted,
@@ -70,7 +83,12 @@ def asks_of(request: JobRequest | None) -> str:
 
 
 def detail_of(
-    job: JobView, row: JobRow, events: Iterable[Event], why: Mapping[str, Any], company: tuple[Tenant, ...]
+    job: JobView,
+    row: JobRow,
+    events: Iterable[Event],
+    why: Mapping[str, Any],
+    company: tuple[Tenant, ...],
+    names: Mapping[str, str],
 ) -> JobDetail:
     waits = row.state is State.WAITING
     return JobDetail(
@@ -78,7 +96,7 @@ def detail_of(
         facts=tuple(_facts(job, why)),
         timeline=tuple(Moment(at=one.at, kind=one.kind, text=one.text) for one in events),
         verdicts=tuple(_verdicts(why)) if waits else (),
-        would_fit=tuple(one["text"] for one in why["suggestions"]),
+        would_fit=tuple(named(one["text"], names) for one in why["suggestions"]),
         company=company,
         probes=tuple(_probes(job)),
         has_log=job.attempts > 0,
@@ -174,7 +192,7 @@ def whatif_answer(found: Foreseen, names: Mapping[str, str], host: str) -> WhatI
     return WhatIfAnswer(
         options=tuple(options),
         verdicts=tuple(Verdict(place=host, fits=False, text=one.text) for one in found.refusals),
-        would_fit=tuple(one.text for one in found.suggestions),
+        would_fit=tuple(named(one.text, names) for one in found.suggestions),
         text=_sentence(found, found.notes),
     )
 

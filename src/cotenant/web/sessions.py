@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from cotenant.web.access import Problem, Viewer
+from cotenant.web.access import Problem, ProblemPage, Viewer
 from cotenant.web.forms import is_foreign, small_form
 from cotenant.web.model import Verb
 
@@ -60,17 +60,17 @@ class Sessions:
         self._tokens[_digest(token)] = now + TOKEN_S, ACT if act else READ
         return token
 
-    def routes(self, problem: Problem) -> Sequence[Route]:
+    def routes(self, page: ProblemPage) -> Sequence[Route]:
         async def ask(request: Request) -> Response:
             """A page whose script sends the token. It changes nothing itself, so a link may be fetched in advance."""
             text = "Opening the pages. If nothing happens, paste the token of the link."
-            return problem(HTTPStatus.OK, text, title="Sign in", script="enter.js")
+            return page(Problem(HTTPStatus.OK, text, title="Sign in", script="enter.js"))
 
         async def enter(request: Request) -> Response:
             rights = await self._redeemed(request)
             if rights is None:
                 text = "This link was used already, or is older than 10 minutes. This prints another one:"
-                return problem(HTTPStatus.FORBIDDEN, text, title="Sign in", command=COMMAND)
+                return page(Problem(HTTPStatus.FORBIDDEN, text, title="Sign in", command=COMMAND))
             return self._entered(request, rights)
 
         return (Route("/enter", ask, methods=["GET"]), Route("/enter", enter, methods=["POST"]))
@@ -78,9 +78,9 @@ class Sessions:
     async def viewer(self, request: Request) -> Viewer | None:
         return self._viewer(request.cookies.get(cookie_name(request), ""))
 
-    def challenge(self, request: Request, problem: Problem) -> Response:
+    def challenge(self, request: Request, page: ProblemPage) -> Response:
         text = "These pages show jobs and their output, so they are for the user of the daemon. This prints a link:"
-        return problem(HTTPStatus.UNAUTHORIZED, text, title="Sign in", command=COMMAND)
+        return page(Problem(HTTPStatus.UNAUTHORIZED, text, title="Sign in", command=COMMAND))
 
     async def _redeemed(self, request: Request) -> str | None:
         """The rights of the token in a form of ours; None: it is not valid, or the form is another site's."""

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
 from cotenant import __version__
-from cotenant.web.access import Access, Viewer
+from cotenant.web.access import Access, Problem, Viewer
 from cotenant.web.live import Board, Hub, Piece
 from cotenant.web.rendering import environment
 from cotenant.web.source import Source
@@ -86,24 +86,18 @@ class Site:
         )
         return HTMLResponse(html)
 
-    def problem(
-        self,
-        status: HTTPStatus,
-        text: str,
-        *,
-        title: str | None = None,
-        script: str | None = None,
-        command: str | None = None,
-    ) -> Response:
+    def problem(self, about: Problem) -> Response:
         """A page that says what is wrong."""
         template = self._templates.get_template("problem.html")
-        html = template.render(title=title or status.phrase, text=text, script=script, command=command)
-        return HTMLResponse(html, status_code=status)
+        html = template.render(
+            title=about.title or about.status.phrase, text=about.text, script=about.script, command=about.command
+        )
+        return HTMLResponse(html, status_code=about.status)
 
     def static(self, name: str) -> Response:
         content = self._files.get(name)
         if content is None:
-            return self.problem(HTTPStatus.NOT_FOUND, f"no file {name[:60]!r}")
+            return self.problem(Problem(HTTPStatus.NOT_FOUND, f"no file {name[:60]!r}"))
         headers = {"cache-control": f"max-age={KEPT_S}"}
         return Response(content, media_type=TYPES[Path(name).suffix], headers=headers)
 

@@ -10,9 +10,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from cotenant.history.quantities import QUEUE, Entity, Sample
 from cotenant.history.store import History
+from cotenant.kube.api.names import WHY_HEADER
+from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE
 from cotenant.web.kube.acting import MOST_BUFFERED
-from cotenant.web.kube.recording import samples
+from cotenant.web.kube.recording import EMPTY_S, Recently, samples
 from tests.kube.control_plane import until
 from tests.kube.http import connect
 from tests.web.kube.world import ADMIN, ALICE, Pages, play, shared_cluster
@@ -132,6 +135,27 @@ def test_why_a_pod_waits_is_computed_for_each_node() -> None:
     play(story)
 
 
+def test_a_queued_pod_that_waits_for_something_else_than_its_turn_says_for_what() -> None:
+    cluster = shared_cluster()
+    cluster.add_pod("a", "member", gated=True, annotations={GANG: "g", GANG_SIZE: "3"})
+    cluster.add_pod("a", "wrong", gated=True, annotations={ESTIMATE: "soon"})
+    cluster.add_pod("a", "twice", gated=True)
+    cluster.merge("twice", {"spec": {"schedulingGates": [{"name": GATE}, {"name": "example.com/budget"}]}}, "a")
+    said = {
+        "member": "only 1 of the 3 pods of its gang exist",
+        "wrong": "&#39;soon&#39; is not a time",
+        "twice": "its other scheduling gates are removed: example.com/budget",
+    }
+
+    async def story(pages: Pages) -> None:
+        queue = await pages.text("/queue", ALICE)
+        for name, text in said.items():
+            assert text in queue, name
+            assert text in await pages.text(f"/jobs/a/{name}", ALICE), name
+
+    play(story, cluster)
+
+
 def test_output_is_read_with_the_token_of_the_viewer() -> None:
     cluster = shared_cluster()
     cluster.output = b"first line\n<b>second</b>\n"
@@ -199,8 +223,12 @@ def test_the_last_day_is_kept_and_shown_by_namespace() -> None:
             for ago in (40, 20, 1):
                 history.record(now - ago, found)
             everything = await pages.text("/history", ADMIN)
-            assert "all" in everything
+            assert "0.02 of 0.04" in everything, "GPU-hours: 2 of 4 GPUs for 41 s"
+            assert "Namespace b used the most: 0.02 GPU-hours." in everything
             own = await pages.text("/history", ALICE)
+            assert "The last day cost 0.01 GPU-hours for the pods of 1 namespace that you may list" in own, (
+                "half of a shared GPU"
+            )
             data = json.loads((await pages.get("/history.json", ALICE)).body)
             assert list(data) == ["Pods of a"]
             assert data["Pods of a"]["lines"][0][1][-1] == 1.0
@@ -208,3 +236,70 @@ def test_the_last_day_is_kept_and_shown_by_namespace() -> None:
             assert ">b<" not in own
 
         play(story, history=history)
+
+
+def test_a_viewer_sees_the_last_day_of_a_namespace_without_pods() -> None:
+    with History.open(None) as history:
+
+        async def story(pages: Pages) -> None:
+            source, recently = pages.parts.source, Recently()
+            await source.record_once(history, recently)
+            for name in ("train", "large"):
+                pages.cluster.remove(name, "a")
+            await until(lambda: not any(key[0] == "a" for key in pages.parts.watch.pods))
+            await source.record_once(history, recently)
+            own = await pages.text("/history", ALICE)
+            assert "for the pods of 1 namespace that you may list" in own
+            assert ">a<" in own
+            assert ">b<" not in own
+
+        play(story, history=history)
+
+
+def test_the_last_day_is_read_once_for_all_requests_of_some_seconds() -> None:
+    with History.open(None) as history:
+
+        async def story(pages: Pages) -> None:
+            await pages.parts.source.record_once(history, Recently())
+            first = await pages.text("/history", ADMIN)
+            history.record(time.time() + 1, [Sample(Entity(QUEUE, "namespace late"), {"running": 1.0})])
+            assert "late" not in await pages.text("/history", ADMIN)
+            assert ">a<" in first
+            assert ">a<" in await pages.text("/history", ALICE), "another sight has its own"
+
+        play(story, history=history)
+
+
+def test_reports_read_the_measured_use_of_the_cluster_with_the_key_and_not_without() -> None:
+    with History.open(None) as history:
+        now = time.time()
+        for ago in range(3600, 0, -20):
+            measured = {"gpus": 4, "gpus_measured": 2, "gpus_busy": 0.5, "memory_mib": 32_000, "memory_used_mib": 8000}
+            history.record(now - ago, [Sample(Entity(QUEUE, "all"), measured)])
+
+        async def story(pages: Pages) -> None:
+            path = f"/usage/{int(now - 86_400)}/{int(now) + 1}"
+            assert (await pages.get(path, ADMIN)).status == 403, "a token of the cluster is no key"
+            found = await pages.get(path, **{WHY_HEADER: "the-key"})
+            said = json.loads(found.body)
+            assert (said["utilisation"], said["memory_percent"], round(said["hours"], 1)) == (25.0, 25.0, 1.0)
+            assert (await pages.get("/usage/x/1", **{WHY_HEADER: "the-key"})).status == 400
+
+        play(story, history=history, decisions_key=lambda: b"the-key")
+
+
+def test_a_namespace_without_pods_is_recorded_as_empty_for_some_minutes() -> None:
+    async def story(pages: Pages) -> None:
+        picture, recently = pages.parts.source._picture, Recently()
+        await picture.refresh()
+        assert sorted(recently.names(picture, 0.0)) == ["namespace a", "namespace b"]
+        for name in ("train", "large"):
+            pages.cluster.remove(name, "a")
+        await until(lambda: not any(key[0] == "a" for key in pages.parts.watch.pods))
+        await picture.refresh()
+        assert "namespace a" in recently.names(picture, 60.0)
+        empty = next(one for one in samples(picture, recently.names(picture, 60.0)) if one.entity.name == "namespace a")
+        assert (empty.values["running"], empty.values["waiting"]) == (0.0, 0.0)
+        assert recently.names(picture, EMPTY_S + 60.0) == ["namespace b"]
+
+    play(story)

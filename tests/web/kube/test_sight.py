@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from cotenant.kube.codec.queueing import HOLD
 from tests.kube.control_plane import until
 from tests.web.kube.world import ADMIN, ALICE, NONE, Cluster, Pages, play, shared_cluster
 
@@ -92,16 +93,19 @@ def test_names_labels_reasons_and_output_full_of_markup_are_text() -> None:
         },
         "a",
     )
+    cluster.add_pod("a", "held", gated=True, annotations={HOLD: f"2026-03-01T10:00:00Z {markup}"})
+    cluster.add_pod("a", "old", gated=True, annotations={HOLD: "0001-01-01T00:00:00+23:59 alice"})
     cluster.output = markup.encode() + b"\n"
     event = {"metadata": {"name": "e", "namespace": "a", "uid": "e"}, "reason": markup, "message": markup}
     cluster.events.merge("e", {**event, "lastTimestamp": "2026-01-01T10:00:05Z"}, "a")
 
     async def story(pages: Pages) -> None:
-        for path in ("/", "/queue", "/jobs/a/odd", "/jobs/a/large", "/nodes/n1"):
+        for path in ("/", "/queue", "/jobs/a/odd", "/jobs/a/large", "/jobs/a/held", "/jobs/a/old", "/nodes/n1"):
             text = await pages.text(path, ALICE)
             assert "<script>alert" not in text, path
             assert "<img src=x" not in text, path
-        assert "&lt;script&gt;alert(1)" in await pages.text("/jobs/a/odd", ALICE)
+        for path in ("/jobs/a/odd", "/jobs/a/held"):
+            assert "&lt;script&gt;alert(1)" in await pages.text(path, ALICE)
 
     play(story, cluster)
 

@@ -7,11 +7,15 @@ import re
 
 import pytest
 
+from cotenant.core.units import Seconds
 from cotenant.kube.codec.inventory import CORDONED
+from cotenant.kube.codec.queueing import HOLD, hold_in
+from cotenant.kube.settings import KubeSettings, QueuePart
 from cotenant.web.kube.access import COOKIE
 from cotenant.web.kube.sessions import IDLE_S, LONGEST_S, MOST, MOST_OF_ONE, Sessions
+from tests.kube.control_plane import until
 from tests.kube.http import Answer
-from tests.web.kube.world import ADMIN, ALICE, NONE, Pages, play
+from tests.web.kube.world import ADMIN, ALICE, NONE, Pages, play, shared_cluster
 
 
 async def signed_in(pages: Pages, token: str) -> tuple[str, str]:
@@ -142,6 +146,44 @@ def test_a_gpu_is_cordoned_and_uncordoned_without_touching_others() -> None:
         assert (await act(pages, cookie, secret, "cordon", "n1")).status == 200
         assert 'data-target="n1"' in (await pages.get("/nodes/n1", Cookie=cookie)).body.decode()
         assert pages.cluster.nodes.pods["", "n1"]["spec"]["unschedulable"] is True
+
+    play(story, actions=True)
+
+
+def test_a_pod_in_the_queue_is_held_and_released_with_the_token_of_the_viewer() -> None:
+    cluster = shared_cluster()
+    for number, memory in enumerate((30_000, 20_000)):
+        cluster.add_pod("a", f"queued-{number}", memory=memory, gated=True)
+
+    async def story(pages: Pages) -> None:
+        listed = await pages.text("/queue", ALICE)
+        assert "it waits with 1 before it in the queue (aged); it is overdue; 2 nodes: needs 20000 MiB on one" in listed
+        cookie, secret = await signed_in(pages, ALICE)
+        assert (await act(pages, cookie, secret, "release", "a/queued-0")).status == 400
+        assert (await act(pages, cookie, secret, "hold", "a/queued-0")).status == 200
+        (patched,) = [one for one in pages.cluster.asked if one.method == "PATCH"]
+        assert patched.headers["authorization"] == f"Bearer {ALICE}"
+        assert hold_in(pages.cluster.pods["a", "queued-0"]["metadata"]["annotations"]) is not None
+        await until(lambda: "queued-0" not in str(list(pages.parts.watch.queue.in_order(0.0, Seconds(0.0)))))
+        page = await pages.text("/jobs/a/queued-0", ALICE)
+        assert "held by alice since " in page
+        again = await act(pages, cookie, secret, "hold", "a/queued-0")
+        assert (again.status, b"already held by alice" in again.body) == (400, True)
+        assert (await act(pages, cookie, secret, "release", "a/queued-0")).status == 200
+        assert HOLD not in pages.cluster.pods["a", "queued-0"]["metadata"]["annotations"]
+
+    play(story, cluster, actions=True, settings=KubeSettings(queue=QueuePart(namespaces=("*",))))
+
+
+def test_the_page_of_a_pod_outside_the_queue_says_why_it_cannot_be_held() -> None:
+    async def story(pages: Pages) -> None:
+        cookie, secret = await signed_in(pages, ALICE)
+        refused = await act(pages, cookie, secret, "hold", "a/large")
+        assert (refused.status, b"Kubernetes adds no scheduling gate" in refused.body) == (400, True)
+        page = (await pages.get("/jobs/a/large", Cookie=cookie)).body.decode()
+        assert "It cannot be held: it does not wait in cotenant&#39;s queue" in page
+        assert 'data-verb="hold"' not in page
+        assert (await act(pages, cookie, secret, "hold", "a/train")).status == 400, "it runs"
 
     play(story, actions=True)
 

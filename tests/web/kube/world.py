@@ -19,6 +19,7 @@ from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.server import Listener, listen
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
+from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from cotenant.node.devices.vendors import Vendor
 from cotenant.web.kube.process import ClusterPages
@@ -105,15 +106,17 @@ class Cluster(ApiServer):
         memory: int = 4000,
         annotations: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
+        gated: bool = False,
     ) -> None:
-        """A pod that waits, or runs on this GPU of a node."""
+        """A pod that waits, in our queue if it is gated, or runs on this GPU of a node."""
         amounts = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory}
         uid = f"uid-{namespace}-{name}"
         told = dict(annotations or {})
         if node:
             share = Share(gpu=f"GPU-{node}-{gpu}", memory=memory, compute=0)
             told[RECORD] = encode_record(Record(pod=uid, node=node, containers=(Held(number=0, gpus=(share,)),)))
-        new = pod_object([amounts], [], told, node or None, {"schedulerName": SCHEDULER_NAME})
+        more: dict[str, Any] = {"schedulingGates": [{"name": GATE}]} if gated else {}
+        new = pod_object([amounts], [], told, node or None, {"schedulerName": SCHEDULER_NAME, **more})
         created = "2026-01-01T10:00:00Z"
         new["metadata"] |= {"name": name, "namespace": namespace, "uid": uid, "creationTimestamp": created}
         new["metadata"]["labels"] = labels or {}
@@ -154,12 +157,19 @@ async def some_pages(
     synced: bool = True,
     settings: KubeSettings | None = None,
     certificates: Certificates | None = None,
+    decisions_key: Callable[[], bytes] | None = None,
 ) -> AsyncIterator[Pages]:
     lines: list[str] = []
     async with cluster.serving():
         access = Access(host="127.0.0.1", port=cluster.port, token=lambda: OURS)
         parts = ClusterPages(
-            access, settings or KubeSettings(), ErrorLog(lines.append), actions=actions, history=history, pace=PACE
+            access,
+            settings or KubeSettings(),
+            ErrorLog(lines.append),
+            actions=actions,
+            history=history,
+            decisions_key=decisions_key,
+            pace=PACE,
         )
         listener = Listener(listen("127.0.0.1", 0), parts.application(asyncio.Event()), certificates)
         async with serving([listener]):

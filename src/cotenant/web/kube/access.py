@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from cotenant.errors import InputError
-from cotenant.web.access import Problem, Viewer
+from cotenant.web.access import ProblemPage, Viewer
 from cotenant.web.forms import is_foreign, small_form
 from cotenant.web.kube.picture import Sight
 from cotenant.web.kube.reviews import LONGEST_TOKEN, Reviewer, Right, UnansweredError, User
@@ -59,13 +59,13 @@ class ClusterAccess:
         actions: bool = False,
         sessions: Sessions | None = None,
     ) -> None:
-        """`namespaces` returns those with pods that use GPUs; `page` renders the sign-in with an error, if there is
-        one."""
+        """`namespaces` returns those whose pods the pages may show; `page` renders the sign-in, with an error if there
+        is one."""
         self._reviewer, self._namespaces, self._page = reviewer, namespaces, page
         self._actions, self._key = actions, secrets.token_bytes(32)
         self._sessions = Sessions() if sessions is None else sessions
 
-    def routes(self, problem: Problem) -> Sequence[Route]:
+    def routes(self, page: ProblemPage) -> Sequence[Route]:
         """Of the sign-in and the sign-out."""
         return [
             Route(SIGN_IN, self._show, methods=["GET"]),
@@ -122,14 +122,16 @@ class ClusterAccess:
         if not self._actions:
             return frozenset()
         among = self._namespaces() if sight.namespaces is None else sight.namespaces
-        deletes, patches = await asyncio.gather(
+        deletes, holds, patches = await asyncio.gather(
             self._where(user, "delete", "pods", among),
+            self._where(user, "patch", "pods", among),
             self._reviewer.may(user, Right(verb="patch", resource="nodes")),
         )
         found = {Verb.CANCEL} if deletes is None or deletes else set()
+        found |= {Verb.HOLD, Verb.RELEASE} if holds is None or holds else set()
         return frozenset(found | ({Verb.CORDON, Verb.UNCORDON} if patches else set()))
 
-    def challenge(self, request: Request, problem: Problem) -> Response:
+    def challenge(self, request: Request, page: ProblemPage) -> Response:
         """Send a browser to the sign-in, and tell other programs which credential they need."""
         if "text/html" in request.headers.get("accept", ""):
             return RedirectResponse(SIGN_IN, HTTPStatus.SEE_OTHER)

@@ -8,6 +8,7 @@ can do without them.
 
 import asyncio
 import codecs
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -20,6 +21,7 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import NODES, PODS
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.inventory import CORDONED, cordoned_gpus
+from cotenant.kube.codec.queueing import hold_of, hold_patch, hold_text
 from cotenant.web.model import LogPiece, Verb
 from cotenant.web.source import AbsentError, ForbiddenError
 
@@ -55,6 +57,26 @@ class AsViewer:
             except ApiError as error:
                 _refuse(error, f"delete pod {about.namespace}/{about.name}")
         return f"pod {about.namespace}/{about.name} is being deleted"
+
+    async def hold(self, token: str, pod: Pod, by: str) -> str:
+        """Hold a pod at its gate; InputError if it has none."""
+        changed = await self._annotate(token, pod, hold_text(by, time.time()))
+        if hold_of(changed) is None:
+            raise InputError(f"pod {_named(pod)} cannot be held: it left the queue at this moment")
+        return f"pod {_named(pod)} is held"
+
+    async def release(self, token: str, pod: Pod) -> str:
+        """Let a held pod start."""
+        await self._annotate(token, pod, None)
+        return f"pod {_named(pod)} can start again"
+
+    async def _annotate(self, token: str, pod: Pod, hold: str | None) -> Pod:
+        about = pod.metadata
+        async with self.client(token) as client:
+            try:
+                return await client.patch(PODS, about.name, hold_patch(about, hold), namespace=about.namespace)
+            except ApiError as error:
+                _refuse(error, f"patch pod {_named(pod)}")
 
     async def cordon_node(self, token: str, name: str, verb: Verb) -> str:
         """Let a node accept no new pods, or accept them again."""
@@ -128,6 +150,10 @@ class AsViewer:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def _named(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
 def _container(pod: Pod) -> str:

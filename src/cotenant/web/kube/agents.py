@@ -18,6 +18,8 @@ from cotenant.kube.api.access import Access
 from cotenant.kube.api.connection import Connection
 
 EVERY_S = 15.0
+SEARCH_S = 1.0
+"""Seconds between two turns while no agent is known, as at the start."""
 ANSWER_S = 5.0
 MOST_AT_ONCE = 8
 """Agents that are read at a time."""
@@ -142,7 +144,7 @@ class Agents:
         while True:
             if self._port:
                 await self._turn()
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(self._every_s if self._addresses() else min(self._every_s, SEARCH_S))
 
     async def _turn(self) -> None:
         slots = asyncio.Semaphore(MOST_AT_ONCE)

@@ -145,7 +145,9 @@ def _gang(pod: Pod) -> str:
         gang = gang_of(pod)
     except InputError as error:
         return str(error)
-    return "" if gang is None else f"{gang.name}, at least {counted(gang.size, 'pod')}"
+    if gang is None or gang.group is not None:
+        return "" if gang is None else f"PodGroup {gang.group}"
+    return f"{gang.name}, at least {counted(gang.size, 'pod')}"
 
 
 def _shares(allocation: Allocation) -> Iterator[str]:

@@ -6,10 +6,11 @@ A change costs as much as the nodes and pods that changed, however large the clu
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cotenant.kube.api.reflector import Key
+from cotenant.web.kube.queueing import QueueReasons
 from cotenant.web.kube.rows import row_of
 from cotenant.web.kube.tiles import Tile, tile_of
 from cotenant.web.kube.watch import ClusterWatch
@@ -57,6 +58,7 @@ class Picture:
         self.tiles: dict[str, Tile] = {}
         """By node; those with GPUs."""
         self.rows: dict[Key, JobRow] = {}
+        self._queued = QueueReasons(watch)
         self._turn = asyncio.Lock()
         self._pods_on: dict[str, set[Key]] = {}
         self._shown: dict[Sight, dict[str, tuple[Tile, Node | None]]] = {}  # the most recently used last
@@ -70,6 +72,7 @@ class Picture:
         watch = self._watch
         nodes, watch.changed_nodes = watch.changed_nodes, set()
         pods, watch.changed_pods = watch.changed_pods, set()
+        pods |= await self._queued.refresh()
         for name in nodes:
             node = watch.nodes.get(("", name))
             tile = None if node is None else tile_of(node, watch)
@@ -93,7 +96,7 @@ class Picture:
             policy=self._watch.settings.scheduler.policy,
             devices=self._devices(sight),
             nodes=self._nodes(sight),
-            jobs=tuple(_ordered(row for key, row in self.rows.items() if sight.sees(key[0]))),
+            jobs=tuple(_ordered((row for key, row in self.rows.items() if sight.sees(key[0])), self._queued.places)),
             notes=tuple(self._notes(sight, hidden)),
         )
 
@@ -114,7 +117,8 @@ class Picture:
             self.rows.pop(key, None)
             return
         node, allocation = pod.spec.node_name, self._watch.state.bound(pod.metadata.uid)
-        self.rows[key] = row_of(pod, allocation, self.tiles.get(node), self._watch.codec)
+        queued = self._queued.texts.get(key)
+        self.rows[key] = row_of(pod, allocation, self.tiles.get(node), self._watch.codec, queued)
         if node:
             self._pods_on.setdefault(node, set()).add(key)
 
@@ -174,14 +178,15 @@ def visible(tenant: Tenant, sight: Sight) -> Tenant:
     return Tenant(job="", name=OTHER, memory_mib=tenant.memory_mib, compute=tenant.compute)
 
 
-def _ordered(rows: Iterable[JobRow]) -> list[JobRow]:
-    """Those that wait, by priority and time; then those that run; then the last that ended."""
+def _ordered(rows: Iterable[JobRow], places: Mapping[str, int]) -> list[JobRow]:
+    """Those that wait, by their place in the queue, or else by priority and time; then those that run; then the last
+    that ended."""
     waiting: list[JobRow] = []
     placed: list[JobRow] = []
     ended: list[JobRow] = []
     for row in rows:
-        {State.WAITING: waiting, State.ENDED: ended}.get(row.state, placed).append(row)
-    waiting.sort(key=lambda row: (-row.priority, row.submitted, row.id))
+        {State.WAITING: waiting, State.HELD: waiting, State.ENDED: ended}.get(row.state, placed).append(row)
+    waiting.sort(key=lambda row: (places.get(row.id, len(places)), -row.priority, row.submitted, row.id))
     placed.sort(key=lambda row: (-(row.started or row.submitted), row.id))
     ended.sort(key=lambda row: (-(row.ended or 0.0), row.id))
     return [*waiting, *placed, *ended[:MOST_ENDED]]

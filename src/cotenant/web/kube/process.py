@@ -5,6 +5,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.client import Client, Limits
 from cotenant.kube.api.error_log import ErrorLog, describe
 from cotenant.kube.api.reflector import Pace
-from cotenant.kube.api.server import Application, Listener, health_routes, listen, serve_all
+from cotenant.kube.api.server import Application, Listener, health_routes, key_in, listen, serve_all
 from cotenant.kube.api.server import application as plain_application
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.node.connections import is_loopback
@@ -30,6 +31,7 @@ from cotenant.web.kube.details import PodEvents
 from cotenant.web.kube.picture import Picture
 from cotenant.web.kube.reviews import Reviewer
 from cotenant.web.kube.source import ClusterSource
+from cotenant.web.kube.usage import usage_routes
 from cotenant.web.kube.watch import AGAIN_S, WATCH_LIMITS, ClusterWatch
 from cotenant.web.rendering import environment
 from cotenant.web.site import Site
@@ -37,7 +39,6 @@ from cotenant.web.stopping import ending_streams
 
 AGENT = "cotenant-web"
 REVIEW_LIMITS = Limits(connect_s=3.0, answer_s=5.0, tries=2, concurrency=32)
-PROBES = ("/healthz", "/readyz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +54,10 @@ class WebOptions:
     """The name of the cluster on the pages."""
     history: Path | None = None
     """The file of the history; None: it is in memory."""
+    decisions_key: Path | None = None
+    """The file with the key that `usage` requires; None: the endpoint is disabled."""
     actions: bool = False
-    """Whether viewers can delete pods and cordon nodes and GPUs, with their own rights."""
+    """Whether viewers can delete and hold pods, and cordon nodes and GPUs, with their own rights."""
 
 
 def serve(options: WebOptions) -> None:
@@ -89,9 +92,10 @@ class ClusterPages:
         name: str = "cluster",
         history: History | None = None,
         actions: bool = False,
+        decisions_key: Callable[[], bytes] | None = None,
         pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
     ) -> None:
-        self._errors = errors
+        self._errors, self._plain = errors, usage_routes(history, decisions_key)
         self._client, self._reviews = Client(access, WATCH_LIMITS, AGENT), Client(access, REVIEW_LIMITS, AGENT)
         self.watch = ClusterWatch(self._client, settings, errors, pace=pace)
         self.source = ClusterSource(
@@ -106,19 +110,22 @@ class ClusterPages:
         self._templates = environment("")
         self.access = ClusterAccess(
             Reviewer(self._reviews),
-            namespaces=lambda: {namespace for namespace, _ in self.watch.pods},
+            namespaces=self.source.namespaces,
             page=self._sign_in_page,
             actions=actions,
         )
 
     def application(self, stop: asyncio.Event) -> Application:
-        """Return the pages, and the answers to kubelet's probes; open pages are let go when `stop` is set."""
+        """Return the pages, and the answers to kubelet's probes and to `cotenant report`; open pages are let go when
+        `stop` is set."""
         pages = ending_streams(application(Site(source=self.source, access=self.access)), stop)
-        probes = plain_application(health_routes(self.watch.unready_reason), self._errors)
+        routes = {**health_routes(self.watch.unready_reason), **self._plain}
+        plain = plain_application(routes, self._errors)
 
         async def serve(scope: object, receive: object, send: object) -> None:
-            path = scope.get("path") if isinstance(scope, dict) else None
-            await (probes if path in PROBES else pages)(scope, receive, send)  # type: ignore[arg-type]
+            path = str(scope.get("path")) if isinstance(scope, dict) else ""
+            first = path.removeprefix("/").partition("/")[0]
+            await (plain if first in routes else pages)(scope, receive, send)  # type: ignore[arg-type]
 
         return serve
 
@@ -142,7 +149,15 @@ async def _run(options: WebOptions, settings: KubeSettings, access: Access) -> N
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with History.open(options.history) as history:
-        pages = ClusterPages(access, settings, errors, name=options.name, history=history, actions=options.actions)
+        pages = ClusterPages(
+            access,
+            settings,
+            errors,
+            name=options.name,
+            history=history,
+            actions=options.actions,
+            decisions_key=key_in(options.decisions_key),
+        )
         listener = Listener(listen(*options.listen), pages.application(stop), _certificates(options, errors))
         print(f"cotenant: the server of the pages listens at {listener.address}", flush=True)
         try:

@@ -1,27 +1,33 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Records the cluster every few seconds, and reads the last day for one viewer: only what the viewer may see."""
+"""Records the cluster every few seconds, and reads the charts of a pod."""
 
 import time
-from collections.abc import Iterator
-from itertools import pairwise
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from cotenant.history.quantities import GPU, QUEUE, TENANT, Entity, Sample
 from cotenant.history.store import DAY_S, History
-from cotenant.web.kube.picture import Picture, Sight
-from cotenant.web.model import Charts, Day, Series, State, Table
+from cotenant.web.kube.picture import Picture
+from cotenant.web.model import Charts, Series, State
 
 EVERY_S = 20.0
 POINTS = 400
 """In one chart."""
 ALL = "all"
 """Name of the queue of the whole cluster; the others are namespaces."""
-MOST_NAMESPACES = 200
-"""Namespaces in the table of the last day."""
+EMPTY_S = 600.0
+"""For how long it is recorded that a queue is empty."""
+OCCUPIED, OF_TENANTS = "gpus_occupied", "gpus_of_tenants"
+
+EMPTY = {"waiting": 0.0, "running": 0.0, OCCUPIED: 0.0, OF_TENANTS: 0.0}
+Amounts = defaultdict[str, float]
+"""By quantity."""
 
 
-def samples(picture: Picture) -> Iterator[Sample]:
-    """The present state of all GPUs, of all pods that have some, and of the queue of each namespace."""
+def samples(picture: Picture, lately: Iterable[str] = ()) -> Iterator[Sample]:
+    """The present state of all GPUs, of all pods that have some, and of the queue of each namespace, and of those that
+    were not empty `lately`."""
     for tile in picture.tiles.values():
         for gpu in tile.node.gpus:
             values = {
@@ -33,13 +39,13 @@ def samples(picture: Picture) -> Iterator[Sample]:
                 "tenants": len(gpu.tenants),
             }
             yield Sample(Entity(GPU, gpu.uuid, node=tile.node.name), values)
-    queues: dict[str, list[int]] = {ALL: [0, 0]}
+    queues: dict[str, Amounts] = {ALL: _of_gpus(picture)}
     for key, row in picture.rows.items():
-        at = {State.WAITING: 0, State.STARTING: 1, State.RUNNING: 1}.get(row.state)
-        if at is None:
+        where = {State.RUNNING: "running", State.STARTING: "running"}.get(row.state, "waiting")
+        if row.state is State.ENDED:
             continue
-        for name in (ALL, f"namespace {key[0]}"):
-            queues.setdefault(name, [0, 0])[at] += 1
+        for name in (ALL, _queue_of(key[0])):
+            queues.setdefault(name, defaultdict(float))[where] += 1
         if row.state is State.RUNNING:
             yield Sample(
                 Entity(TENANT, row.id, node=row.node or "", owner=key[0]),
@@ -51,59 +57,72 @@ def samples(picture: Picture) -> Iterator[Sample]:
                     "predicted_speed": row.predicted,
                 },
             )
-    for name, (waiting, running) in queues.items():
-        yield Sample(Entity(QUEUE, name), {"waiting": waiting, "running": running})
+    for namespace, gpus in _of_namespaces(picture).items():
+        queues.setdefault(_queue_of(namespace), defaultdict(float)).update(gpus)
+    for name in lately:
+        queues.setdefault(name, defaultdict(float))
+    for name, amounts in queues.items():
+        yield Sample(Entity(QUEUE, name), {**EMPTY, **amounts})
+
+
+class Recently:
+    """The queues that were not empty some minutes ago. That they are empty is recorded, too: means of minutes are kept
+    of old samples, which would otherwise count a pod for longer than it ran."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def names(self, picture: Picture, now: float) -> list[str]:
+        """Return the names, with those of now."""
+        namespaces = {key[0] for key, row in picture.rows.items() if row.state is not State.ENDED}
+        self._until |= {_queue_of(name): now + EMPTY_S for name in namespaces}
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        return list(self._until)
+
+
+def _queue_of(namespace: str) -> str:
+    return f"namespace {namespace}"
+
+
+def _of_gpus(picture: Picture) -> Amounts:
+    """How many GPUs the cluster has, and how they are used."""
+    found: Amounts = defaultdict(float)
+    for gpu in (gpu for tile in picture.tiles.values() for gpu in tile.node.gpus):
+        found["gpus"] += 1
+        found[OCCUPIED] += bool(gpu.tenants)
+        found["gpus_shared"] += len(gpu.tenants) > 1
+        found[OF_TENANTS] += len(gpu.tenants)
+        if gpu.utilisation is not None:
+            found["gpus_measured"] += 1
+            found["gpus_busy"] += gpu.utilisation / 100
+        if gpu.used_mib is not None:
+            found["memory_mib"] += gpu.memory_mib
+            found["memory_used_mib"] += gpu.used_mib
+    return found
+
+
+def _of_namespaces(picture: Picture) -> dict[str, Amounts]:
+    """The part of each namespace: a shared GPU is divided equally among its tenants."""
+    found: dict[str, Amounts] = {}
+    for gpu in (gpu for tile in picture.tiles.values() for gpu in tile.node.gpus):
+        for one in gpu.tenants:
+            own = found.setdefault(one.job.partition("/")[0], defaultdict(float)) if one.job else defaultdict(float)
+            own[OCCUPIED] += 1 / len(gpu.tenants)
+            own[OF_TENANTS] += 1
+    return found
 
 
 def charts_of(history: History, job: str, limit_mib: float | None) -> Charts:
     """The charts of one pod over the last day."""
     entity = Entity(TENANT, job)
     return Charts(
-        speed=_series(history, entity, (("measured", "speed"), ("predicted", "predicted_speed")), unit="×"),
-        batch=_series(history, entity, (("batch size", "batch"),)),
-        memory=_series(history, entity, (("used", "memory_used_mib"),), unit="MiB", limit=limit_mib),
+        speed=series(history, entity, (("measured", "speed"), ("predicted", "predicted_speed")), unit="×"),
+        batch=series(history, entity, (("batch size", "batch"),)),
+        memory=series(history, entity, (("used", "memory_used_mib"),), unit="MiB", limit=limit_mib),
     )
 
 
-def day_of(history: History, sight: Sight) -> Day:
-    """The last day as this viewer may see it: the whole cluster only for a viewer who may list all pods."""
-    now = time.time()
-    seen = [one.entity for one in history.entities(QUEUE, now - DAY_S)]
-    named = [(one, one.name.partition(" ")[2]) for one in seen if one.name != ALL]
-    shown = [(ALL, one) for one in seen if one.name == ALL and sight.namespaces is None]
-    shown += [(name, one) for one, name in sorted(named, key=lambda item: item[1]) if sight.sees(name)]
-    lines = (("running", "running"), ("waiting", "waiting"))
-    charts = tuple(
-        ("Pods" if name == ALL else f"Pods of {name}", _series(history, entity, lines)) for name, entity in shown[:8]
-    )
-    rows = tuple(_row(history, name, entity) for name, entity in shown[:MOST_NAMESPACES])
-    hours = sum(float(row[1]) for row in rows if row[0] != ALL)
-    return Day(
-        charts=charts,
-        figures=(("Pod-hours of your namespaces", f"{hours:.1f}"),),
-        tables=(
-            Table(title="By namespace", columns=("Namespace", "Pod-hours", "Mean waiting", "Most waiting"), rows=rows),
-        ),
-        text=(
-            f"The pods of the namespaces that you may list ran for {hours:.1f} hours in the last day.",
-            "`cotenant report --on kubernetes` has GPU-hours, waits and what sharing saved.",
-        ),
-    )
-
-
-def _row(history: History, name: str, entity: Entity) -> tuple[str, ...]:
-    now = time.time()
-    running = history.series(entity, "running", now - DAY_S, now, points=POINTS)
-    waiting = history.series(entity, "waiting", now - DAY_S, now, points=POINTS)
-    hours = sum(
-        one.mean * max(0.0, min(following.at - one.at, 2 * DAY_S / POINTS)) / 3600
-        for one, following in pairwise(running)
-    )
-    mean = sum(one.mean for one in waiting) / len(waiting) if waiting else 0.0
-    return name, f"{hours:.1f}", f"{mean:.1f}", f"{max((one.high for one in waiting), default=0):.0f}"
-
-
-def _series(
+def series(
     history: History, entity: Entity, lines: tuple[tuple[str, str], ...], unit: str = "", limit: float | None = None
 ) -> Series:
     now = time.time()

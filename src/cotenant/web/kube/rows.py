@@ -6,7 +6,7 @@ from cotenant.core.model import Gpus
 from cotenant.core.units import format_memory
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import ContainerStatus, Pod, has_ended, moment_of
-from cotenant.kube.codec.queueing import is_gated
+from cotenant.kube.codec.queueing import NOT_HOLDABLE, hold_of, is_gated
 from cotenant.kube.codec.request import PodRequest, placed_request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.state.allocation import Allocation
@@ -14,12 +14,14 @@ from cotenant.web.kube.tiles import NO_SPEEDS, Tile
 from cotenant.web.model import JobRow, State
 from cotenant.wire.text import counted
 
-QUEUED = "it waits in cotenant's queue; its page says for what"
+QUEUED = "it waits in cotenant's queue"
 NOT_TRIED = "kube-scheduler has made no attempt yet"
 
 
-def row_of(pod: Pod, allocation: Allocation | None, tile: Tile | None, codec: Settings) -> JobRow:
-    """The row of a pod; the tile is that of its node."""
+def row_of(
+    pod: Pod, allocation: Allocation | None, tile: Tile | None, codec: Settings, queued: str | None = None
+) -> JobRow:
+    """The row of a pod; the tile is that of its node, and `queued` is for what it waits in the queue."""
     about, uid = pod.metadata, pod.metadata.uid
     speeds = NO_SPEEDS if tile is None else tile.speeds.get(uid, NO_SPEEDS)
     gpus: Gpus = () if tile is None else tile.gpus.get(uid, ())
@@ -32,7 +34,8 @@ def row_of(pod: Pod, allocation: Allocation | None, tile: Tile | None, codec: Se
         state=state,
         ending=ending,
         failed=failed,
-        reason=reason_of(pod) if state is State.WAITING else None,
+        reason=reason_of(pod, queued) if state in (State.WAITING, State.HELD) else None,
+        no_hold=_why_no_hold(pod, state),
         asks=asks(pod, codec),
         priority=pod.spec.priority or 0,
         submitted=moment_of(about.creation_timestamp),
@@ -53,14 +56,22 @@ def state_of(pod: Pod) -> State:
     if has_ended(pod):
         return State.ENDED
     if not pod.spec.node_name:
-        return State.WAITING
+        return State.WAITING if hold_of(pod) is None else State.HELD
     return State.RUNNING if pod.status.phase == "Running" else State.STARTING
 
 
-def reason_of(pod: Pod) -> str:
-    """Why a pod waits, as kube-scheduler or our scheduler wrote it on the pod."""
+def _why_no_hold(pod: Pod, state: State) -> str | None:
+    if state is not State.WAITING or is_gated(pod.spec.scheduling_gates):
+        return None
+    return f"It cannot be held: {NOT_HOLDABLE}."
+
+
+def reason_of(pod: Pod, queued: str | None = None) -> str:
+    """Why a pod waits: who holds it, where in the queue it is, or what kube-scheduler wrote on it."""
+    if (hold := hold_of(pod)) is not None:
+        return f"{hold}; it starts when it is released"
     if is_gated(pod.spec.scheduling_gates):
-        return QUEUED
+        return queued or QUEUED
     said = next((one for one in pod.status.conditions if one.type == "PodScheduled" and one.status == "False"), None)
     return NOT_TRIED if said is None else said.message or said.reason
 

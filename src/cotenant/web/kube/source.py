@@ -4,7 +4,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import NoReturn
@@ -13,14 +13,17 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.history.store import History
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.queueing import is_gated
 from cotenant.kube.scheduler.explaining import describe_allocation
 from cotenant.web.access import Viewer
 from cotenant.web.kube.access import Guest
 from cotenant.web.kube.acting import AsViewer
+from cotenant.web.kube.day import day_of, recorded_namespaces
 from cotenant.web.kube.details import PodEvents, facts, timeline
-from cotenant.web.kube.picture import Picture, Sight, visible
+from cotenant.web.kube.picture import MOST_SIGHTS, Picture, Sight, visible
 from cotenant.web.kube.placing import sentence, verdicts, what_if
-from cotenant.web.kube.recording import EVERY_S, charts_of, day_of, samples
+from cotenant.web.kube.recording import EVERY_S, Recently, charts_of, samples
+from cotenant.web.kube.reviews import Answers
 from cotenant.web.kube.watch import ClusterWatch
 from cotenant.web.model import (
     Action,
@@ -38,6 +41,9 @@ from cotenant.web.model import (
 )
 from cotenant.web.source import AbsentError, ForbiddenError
 
+WAITS = (State.WAITING, State.HELD)
+DAY_FRESH_S = 20.0
+"""How long the last day counts that viewers with one sight see: with many namespaces it takes seconds to read."""
 SUGGESTED_S = 10.0
 """How long the suggestions for a pod count: a search may take some tenths of a second."""
 MOST_SUGGESTED = 200
@@ -63,6 +69,8 @@ class ClusterSource:
         self._watch, self._picture, self._events, self._as_viewer = watch, picture, events, as_viewer
         self._errors, self._history, self._actions = errors, history, actions
         self._suggested: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._days: Answers[Sight, Day] = Answers(fresh_s=DAY_FRESH_S, most=MOST_SIGHTS, clock=time.monotonic)
+        self._recorded: Collection[str] = ()
 
     async def snapshot(self, viewer: Viewer) -> Overview:
         """Return the present state."""
@@ -86,13 +94,14 @@ class ClusterSource:
             facts=facts(pod, allocation, self._watch.settings.scheduler.policy),
             timeline=timeline(pod, events),
             company=self._company(sight, row),
-            has_log=row.state is not State.WAITING,
+            has_log=row.state not in WAITS,
         )
-        if row.state is not State.WAITING:
+        if row.state not in WAITS:
             return detail
         why = self._watch.placer.reasons.why(pod)
         seen = self._picture.seen_nodes(sight)
-        reason = row.reason if why.fits and why.waits is None else sentence(why) or row.reason
+        known = row.state is State.HELD or is_gated(pod.spec.scheduling_gates) or (why.fits and why.waits is None)
+        reason = row.reason if known else sentence(why) or row.reason
         return replace(
             detail,
             row=replace(row, reason=reason),
@@ -131,18 +140,16 @@ class ClusterSource:
         """Return the last 24 hours."""
         if self._history is None:
             return None
-        return await asyncio.to_thread(day_of, self._history, _guest(viewer).sight)
+        history, sight = self._history, _guest(viewer).sight
+        return await self._days.of(sight, lambda: asyncio.to_thread(day_of, history, sight))
 
     async def act(self, viewer: Viewer, action: Action) -> str:
         """Do it with the viewer's own token, so the API server decides and its audit log has the viewer's name."""
         guest = _guest(viewer)
         if not self._actions:
             raise ForbiddenError("actions are disabled: start `cotenant kube web` with --actions to enable them")
-        if action.verb is Verb.CANCEL:
-            pod, _ = await self._find(guest.sight, action.target)
-            return await self._as_viewer.delete(guest.token, pod)
         if action.verb not in (Verb.CORDON, Verb.UNCORDON):
-            raise InputError(f"{action.verb}: not possible on Kubernetes")
+            return await self._act_on_pod(guest, action)
         name, _, index = action.target.partition("/")
         node = self._picture.node(guest.sight, name)
         if node is None:
@@ -154,17 +161,43 @@ class ClusterSource:
             raise AbsentError(f"node {name} has no GPU {index[:20]}")
         return await self._as_viewer.cordon_gpu(guest.token, name, uuid, action.verb)
 
+    async def _act_on_pod(self, guest: Guest, action: Action) -> str:
+        pod, row = await self._find(guest.sight, action.target)
+        if action.verb is Verb.CANCEL:
+            return await self._as_viewer.delete(guest.token, pod)
+        if action.verb is Verb.RELEASE:
+            if row.state is not State.HELD:
+                raise InputError(f"pod {row.id} is not held")
+            return await self._as_viewer.release(guest.token, pod)
+        if row.state is State.HELD:
+            raise InputError(f"pod {row.id} is already {row.reason}")
+        if row.state is not State.WAITING or row.no_hold is not None:
+            raise InputError(row.no_hold or f"pod {row.id} does not wait; only a pod in the queue can be held")
+        return await self._as_viewer.hold(guest.token, pod, guest.user.name)
+
     async def record(self) -> NoReturn:
         """Record the cluster until cancelled."""
+        recently = Recently()
         while True:
             await asyncio.sleep(EVERY_S)
-            if self._history is None or self._watch.unready_reason() is not None:
-                continue
-            await self._picture.refresh()
-            try:
-                await asyncio.to_thread(self._history.record, time.time(), list(samples(self._picture)))
-            except CotenantError as error:
-                self._errors.report("history", str(error))
+            if self._history is not None and self._watch.unready_reason() is None:
+                await self.record_once(self._history, recently)
+
+    async def record_once(self, history: History, recently: Recently) -> None:
+        """Record the cluster as it is now."""
+        await self._picture.refresh()
+        try:
+            now = time.time()
+            taken = list(samples(self._picture, recently.names(self._picture, now)))
+            await asyncio.to_thread(history.record, now, taken)
+            self._recorded = await asyncio.to_thread(recorded_namespaces, history, now)
+        except CotenantError as error:
+            self._errors.report("history", str(error))
+
+    def namespaces(self) -> set[str]:
+        """Return the namespaces with pods that use or request GPUs, now or, as far as it was recorded, in the last
+        day."""
+        return {namespace for namespace, _ in self._watch.pods}.union(self._recorded)
 
     async def _would_fit(self, pod: Pod) -> tuple[str, ...]:
         """What would let a pod start, in words that its namespace may read; searched for once in a while."""

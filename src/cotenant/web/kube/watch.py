@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
+from cotenant.core.model import Reason
 from cotenant.kube.api.client import Client, Limits
 from cotenant.kube.api.decoding import NODES, PODS
 from cotenant.kube.api.error_log import ErrorLog
@@ -20,14 +21,16 @@ from cotenant.kube.api.objects import Node, Pod, containers_of, resources_of
 from cotenant.kube.api.reflector import Key, Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.profiles import PROFILES, WorkloadProfile
+from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.foresight import Foresight
-from cotenant.kube.scheduler.gangs import Gangs
+from cotenant.kube.scheduler.gangs import Gangs, GangSlots
 from cotenant.kube.scheduler.ladder import Ladder
 from cotenant.kube.scheduler.lease import SoleLeader
 from cotenant.kube.scheduler.offers import OfferedNodes
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.profiles import Profiles
+from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.quota import QUOTAS, Quotas
 from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.settings import KubeSettings
@@ -46,6 +49,7 @@ BROKEN_S = 5.0
 """The same if a request has failed since the last word."""
 RETRIED_S = 12.0
 """Requests that fail are repeated within so long, so if none failed lately, the API server is back."""
+UNREAD_GROUP = Reason("gang", "it waits for the pods of its PodGroup, which these pages do not read; see its events")
 _OURS = labels_of(AGENT)
 WATCH_LIMITS = Limits(connect_s=5.0, longest_pause_s=4.0)
 
@@ -66,14 +70,24 @@ class ClusterWatch:
         ladder = Ladder(settings.isolation, lambda: self.state)
         self.codec = replace(settings.codec(), measured_memory=self.profiles.memory_of, granted_rung=ladder.granted)
         self.state = ClusterState(self.codec, scheduler=settings.scheduler.name)
-        self.quotas = Quotas(self.codec)
+        self.quotas, self.gangs = Quotas(self.codec), Gangs(self.state, lambda namespace, name: UNREAD_GROUP)
         self.placer = Placer(
             self.state,
             self.quotas,
             policy=settings.scheduler.policy,
             settings=self.codec,
             belief=self.profiles.belief,
+            must_wait=self.gangs.must_wait,
         )
+        self.queue = Queue(
+            GangSlots(self.state, self.quotas, self.placer),
+            self.gangs,
+            Backfill(self.state, self.gangs, settings.queue),
+            settings.queue,
+            scheduler=settings.scheduler.name,
+            settings=self.codec,
+        )
+        """The order of the pods that wait at their gates. No pass is made through it here."""
         self.pods: dict[Key, Pod] = {}
         """Pods that request GPUs or have some, by namespace and name."""
         self.version = 0
@@ -101,7 +115,7 @@ class ClusterWatch:
             signals=Signals(),
             state=self.state,
             quotas=self.quotas,
-            gangs=Gangs(self.state),
+            gangs=self.gangs,
             placer=self.placer,
             offers=OfferedNodes(),
             events=EventRecorder(client, self.settings.scheduler.name, self._errors),
@@ -153,7 +167,8 @@ class ClusterWatch:
         finally:
             self._waiters.discard(woken)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let all who follow `changes` look again."""
         self.version += 1
         for one in self._waiters:
             one.set()
@@ -166,14 +181,14 @@ class ClusterWatch:
             if is_due and time.monotonic() - predicted >= PREDICT_S:
                 predicted, is_due = time.monotonic(), False
                 self.changed_nodes.update(self.state.vendors)
-                self._wake()
+                self.wake()
             if self._reporting:  # their profiles count from now on
                 self.changed_nodes |= self._reporting
                 self._reporting = set()
-                self._wake()
+                self.wake()
             if (now := self.stale_reason()) != said:
                 said = now
-                self._wake()
+                self.wake()
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         self.state.node_changed(old, new)
@@ -182,10 +197,11 @@ class ClusterWatch:
         if old is not None and new is not None and _shown_of(old) == _shown_of(new):
             return  # a heartbeat
         self.changed_nodes.add(known.metadata.name)
-        self._wake()
+        self.wake()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         self.state.pod_changed(old, new, self._pods.handled_version)
+        self.queue.pod_changed(old, new)
         known = new or old
         assert known is not None
         key = known.metadata.namespace, known.metadata.name
@@ -197,7 +213,7 @@ class ClusterWatch:
             return  # a pod without GPUs: nothing of it is shown
         self.changed_pods.add(key)
         self.changed_nodes.update(name for name in {one.spec.node_name for one in (old, new) if one} if name)
-        self._wake()
+        self.wake()
 
     def _agent_changed(self, old: Pod | None, new: Pod | None) -> None:
         node = (new or old or Pod()).spec.node_name
@@ -208,7 +224,7 @@ class ClusterWatch:
 
     def _read_agents(self, nodes: set[str]) -> None:
         self.changed_nodes |= nodes
-        self._wake()
+        self.wake()
 
     def _has_gpus(self, pod: Pod) -> bool:
         if RECORD in pod.metadata.annotations:
