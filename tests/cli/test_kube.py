@@ -10,42 +10,39 @@ import yaml
 
 from tests.cli.command import refusal, run
 
-INSTALL = ("kube", "install", "--dev")
+PRINT = ("kube", "install", "--print", "--kube-version", "1.34.4")
 
 
 def test_manifests_are_the_same_as_yaml_and_as_json() -> None:
-    as_yaml, as_json = (
-        run(*INSTALL, "--image", "ours:7").stdout,
-        run(*INSTALL, "--image", "ours:7", "-o", "json").stdout,
-    )
+    chosen = (*PRINT, "--set", "scheduler.image=ours:7")
+    as_yaml, as_json = run(*chosen).stdout, run(*chosen, "-o", "json").stdout
     listed, documents = json.loads(as_json), list(yaml.safe_load_all(as_yaml))
     assert (listed["apiVersion"], listed["kind"]) == ("v1", "List")
-    assert [(one["kind"], one["metadata"]) for one in documents] == [
-        (one["kind"], one["metadata"]) for one in listed["items"]
-    ]
+    assert documents == listed["items"]
     assert "ours:7" in as_yaml
     assert "&id" not in as_yaml
 
 
-def test_every_installation_has_a_key_of_its_own() -> None:
-    keys = set()
-    for _ in range(2):
-        objects = json.loads(run(*INSTALL, "-o", "json").stdout)["items"]
-        secrets = {one["metadata"]["name"]: one["data"] for one in objects if one["kind"] == "Secret"}
-        keys |= {secrets[f"cotenant-{part}"]["tls.key"] for part in ("scheduler", "webhook")}
-        keys |= {secrets["cotenant-why"]["key"]}
-    assert len(keys) == 6
+def test_the_namespace_comes_first_and_can_be_another_one() -> None:
+    first, *others = json.loads(run(*PRINT, "-o", "json", "--namespace", "gpus").stdout)["items"]
+    assert (first["kind"], first["metadata"]["name"]) == ("Namespace", "gpus")
+    assert {one["metadata"].get("namespace", "gpus") for one in others} == {"gpus", "kube-system"}
+    assert "cotenant-system" not in json.dumps(others)
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("kube", "install"), "kube install needs --dev, the only way to install yet (with a self-signed certificate)"),
+        ((*PRINT, "--set", "web"), "--set 'web': expected NAME=VALUE, such as scheduler.replicas=2"),
         (
-            (*INSTALL, "--gpu-memory", "much"),
-            "--gpu-memory 'much' is not an amount of memory; write for example 4GiB or 4096MiB",
+            (*PRINT, "--set", "devices.memory=much"),
+            "devices.memory: 'much' is not an amount of memory; write for example 4GiB or 4096MiB",
         ),
-        ((*INSTALL, "--node-selector", "gpu"), "--node-selector 'gpu': expected KEY=VALUE"),
+        ((*PRINT, "--set", "webb.actions=true"), "values: Object contains unknown field `webb`"),
+        (
+            ("kube", "install", "--print", "--kube-version", "1.29.1"),
+            "this cluster runs Kubernetes v1.29.1, and cotenant needs 1.30 or later: upgrade it first",
+        ),
         (("kube", "scheduler", "--extender", "8888"), "'8888': expected HOST:PORT, such as 127.0.0.1:8888"),
         (("kube", "scheduler", "--status", "::1:x"), "'::1:x': expected HOST:PORT, such as 127.0.0.1:8888"),
     ],
@@ -57,4 +54,9 @@ def test_what_cannot_be_used_is_refused_in_one_line(words: tuple[str, ...], why:
 def test_settings_are_read_before_anything_is_printed(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("defaults: {gpus: none}\n")
-    assert refusal(*INSTALL, "--settings", file).startswith(f"settings {file}: ")
+    assert refusal(*PRINT, "--settings", file).startswith("values: Expected `int`, got `str` - at `$.settings.defaults")
+
+
+def test_helm_that_is_asked_for_and_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert refusal("kube", "install", "--helm").startswith("--helm: there is no helm on the PATH")

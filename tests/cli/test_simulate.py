@@ -147,6 +147,19 @@ def test_number_of_processes_changes_nothing(here: Path) -> None:
     assert one == two
 
 
+def test_fair_order_lets_a_user_start_before_the_second_job_of_another(tmp_path: Path) -> None:
+    rows = ["a1,0,100,alice", "a2,0,100,alice", "b1,1,10,bob"]
+    (tmp_path / "jobs.csv").write_text("\n".join(["id,submitted_s,duration_s,user", *rows]))
+
+    def mean_wait(*options: str) -> float:
+        command = ("simulate", "--trace", "jobs.csv", "--nodes", "1x1", "--mode", "timed", "--policy", "binpack")
+        printed = json.loads(run(*command, "--seeds", "1", "-o", "json", *options, cwd=tmp_path).stdout)
+        return float(printed["runs"][0]["summary"]["mean_wait"])
+
+    assert mean_wait("--queue", "fifo") == pytest.approx((0 + 100 + 199) / 3)
+    assert mean_wait("--queue", "fair") == pytest.approx((0 + 99 + 110) / 3)
+
+
 def test_second_report_replaces_the_first(here: Path) -> None:
     run(*SMALL, "--seeds", "1-3", "--out", "out", cwd=here)
     run(*SMALL, "--seeds", "9", "--out", "out", cwd=here)
@@ -234,6 +247,10 @@ BAD_WORDS = {
     "no number for rounds": ("--mode timed --queue las --round nan", "nan: expected a finite number"),
     "no number for restart": ("--mode timed --queue las --restart nan", "--restart nan: expected a finite number"),
     "work lost faster than done": ("--mode timed --queue las --round 5", "--restart must be shorter than --round"),
+    "weight that is none": (
+        "--mode timed --queue fair --weights a=-1",
+        "--weights a=-1: expected a name and",
+    ),
     "record without out": ("--record job-01", "--record needs --out"),
     "absurd cluster": ("--nodes 999999999x999999999", "expected a whole number from 1 to 100000"),
     "cluster that is none": ("--nodes nope", "unknown cluster 'nope'; expected demo, openb, NODESxGPUS"),

@@ -31,6 +31,8 @@ def test_a_manifest_runs_the_task_with_its_demand_on_its_data() -> None:
     (main,) = fill["spec"]["template"]["spec"]["containers"]
     assert main["command"][4:] == ["workloads", "prepare", "--out", "/data", "--size", "full"]
     assert main["resources"]["limits"] == {}
+    # The image runs as a user to whom a new volume does not belong.
+    assert fill["spec"]["template"]["spec"]["securityContext"]["fsGroup"] == 65532
     (main,) = lstm["spec"]["template"]["spec"]["containers"]
     assert main["command"][-2:] == ["--data", "/data/text"]
     assert main["resources"]["limits"] == {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 384 + 175}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of a cluster: Kubernetes, containerd and the pod network from their Go modules, runc from Debian.
+"""The programs of a cluster: Kubernetes, containerd, the pod network and helm from their Go modules, runc from Debian.
 
 They are built once and kept in the user's cache, a folder for each version. `python -m tests.cluster.binaries` builds
 them ahead of the tests and says how far it is. The folder `modules` has the version and the checksum of every Go
@@ -9,6 +9,7 @@ module, and Go refuses to build from any other; `python -m tests.cluster.binarie
 
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -23,9 +24,10 @@ from pathlib import Path
 from tests.native.kit import made
 
 KUBERNETES = os.environ.get("COTENANT_KUBERNETES") or "1.34.4"
+CONTAINERD_VERSION = os.environ.get("COTENANT_CONTAINERD") or "2.2.9"
 CONTAINERD = (
-    "github.com/containerd/containerd/v2",
-    "2.2.9",
+    "github.com/containerd/containerd" + ("" if CONTAINERD_VERSION.startswith("1.") else "/v2"),
+    CONTAINERD_VERSION,
     ("cmd/containerd", "cmd/containerd-shim-runc-v2", "cmd/ctr"),
 )
 NETWORK = (
@@ -33,6 +35,7 @@ NETWORK = (
     "1.9.1",
     ("plugins/main/bridge", "plugins/main/loopback", "plugins/ipam/host-local"),
 )
+HELM = ("helm.sh/helm/v3", "3.20.2", ("cmd/helm",))
 COMPONENTS = (
     "etcd",
     "kube-apiserver",
@@ -72,11 +75,12 @@ class Binaries:
     network: Path
     pause: Path
     runc: Path
+    helm: Path
 
     @property
     def path(self) -> str:
         """A PATH on which all of them come first; the plug-ins of the network are called by their folder instead."""
-        folders = [self.kubernetes, self.containerd, self.runc]
+        folders = [self.kubernetes, self.containerd, self.runc, self.helm]
         return ":".join([*map(str, folders), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"])
 
 
@@ -84,13 +88,21 @@ def binaries(say: Say) -> Binaries:
     """All programs, built where they are not there yet."""
     if not re.fullmatch(r"1\.\d+\.\d+", KUBERNETES):
         raise CannotBuildError(f"COTENANT_KUBERNETES is {KUBERNETES!r}, not a version such as 1.34.4")
+    if not re.fullmatch(r"[12]\.\d+\.\d+", CONTAINERD_VERSION):
+        raise CannotBuildError(f"COTENANT_CONTAINERD is {CONTAINERD_VERSION!r}, not a version such as 2.2.9 or 1.7.35")
     return Binaries(
         kubernetes=made(f"kubernetes-{KUBERNETES}", [MAIN], functools.partial(_build_kubernetes, say)),
         containerd=_built(say, "containerd", *CONTAINERD, tags="no_btrfs no_zfs no_devmapper no_aufs"),
         network=_built(say, "network", *NETWORK),
         pause=made("pause", [PAUSE], functools.partial(_build_pause, say)),
-        runc=_runc(say),
+        runc=fetched_runc(say),
+        helm=helm(say),
     )
+
+
+def helm(say: Say) -> Path:
+    """The folder with helm, which installs the chart."""
+    return _built(say, "helm", *HELM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +124,7 @@ class Module:
 
 def programs(name: str, module: str, version: str, wanted: Sequence[str]) -> Module:
     """Programs of a module, as that module is."""
-    sources = {"main.go": "package main\n", "go.mod": _requires(module, version)}
+    sources = {"main.go": "package main\n", "go.mod": requires({module: version})}
     return Module(f"{name}-{version}", sources, [f"{module}/{program}" for program in wanted])
 
 
@@ -124,24 +136,36 @@ def _built(say: Say, name: str, module: str, version: str, wanted: Sequence[str]
     return made(of.name, [*of.packages, *options], lambda folder: build(say, folder, of, options))
 
 
-def _requires(module: str, version: str) -> str:
-    return f"module cluster\n\ngo 1.24.0\n\nrequire {module} v{version}\n"  # go raises its own version if need be
+def requires(versions: Mapping[str, str]) -> str:
+    """The go.mod of a module that needs these others."""
+    lines = "".join(f"require {module} v{version}\n" for module, version in versions.items())
+    return f"module cluster\n\ngo 1.24.0\n\n{lines}"  # go raises its own version if need be
+
+
+def source_of(module: str, version: str, sums: Sequence[str] = ()) -> Path:
+    """The folder in Go's cache with the files of a module, which Go fetches if need be.
+
+    Go verifies them by these checksums, of the module and of its go.mod, and by its own database if there are none.
+    """
+    with tempfile.TemporaryDirectory(prefix="cotenant-modules-") as folder:
+        place = Path(folder)
+        if sums:
+            lines = (f"{module} v{version}{part} {sum_}\n" for part, sum_ in zip(("", "/go.mod"), sums, strict=True))
+            _write({"go.mod": requires({module: version}), "go.sum": "".join(lines)}, place)
+        which = module if sums else f"{module}@v{version}"
+        answer = json.loads(_go(["mod", "download", "-json", which], cwd=place))
+    return Path(answer["Dir"])
 
 
 def kubernetes() -> Module:
     """All components of Kubernetes in one program."""
     module = "k8s.io/kubernetes"
-    with tempfile.TemporaryDirectory(prefix="cotenant-modules-") as place:
-        answer = _go(["mod", "download", "-json", f"{module}@v{KUBERNETES}"], cwd=Path(place))
-    found = re.search(r'"GoMod": "(.*)"', answer)
-    if found is None:
-        raise CannotBuildError(f"there is no Kubernetes {KUBERNETES}: {answer.strip()[-200:]}")
-    theirs = Path(found[1]).read_text()
+    theirs = (source_of(module, KUBERNETES) / "go.mod").read_text()
     staged = re.findall(r"^\s*(k8s\.io/\S+) => \./staging/", theirs, re.MULTILINE)
     # Kubernetes keeps these modules in its own tree; elsewhere they carry the same version with 0 for the 1.
     same = KUBERNETES.replace("1.", "0.", 1)
-    requires = _requires(module, KUBERNETES) + "".join(f"replace {name} => {name} v{same}\n" for name in staged)
-    return Module(f"kubernetes-{KUBERNETES}", {"main.go": MAIN.read_text(), "go.mod": requires}, ["."])
+    needs = requires({module: KUBERNETES}) + "".join(f"replace {name} => {name} v{same}\n" for name in staged)
+    return Module(f"kubernetes-{KUBERNETES}", {"main.go": MAIN.read_text(), "go.mod": needs}, ["."])
 
 
 def _build_kubernetes(say: Say, folder: Path) -> None:
@@ -202,14 +226,20 @@ def _write(sources: Mapping[str, str], folder: Path) -> None:
 
 def lock(say: Say) -> None:
     """Stores versions and checksums of all modules that the programs are built from."""
-    for of in (kubernetes(), programs("containerd", *CONTAINERD), programs("network", *NETWORK)):
-        with tempfile.TemporaryDirectory(prefix="cotenant-modules-") as module:
-            _write(of.sources, Path(module))
-            _go(["list", "-mod=mod", "-deps", *of.packages], cwd=Path(module))
-            (MODULES / of.name).mkdir(parents=True, exist_ok=True)
-            for file in LOCKED:
-                shutil.copy(Path(module) / file, MODULES / of.name)
-        say(f"{of.name}: stored")
+    others = {"containerd": CONTAINERD, "network": NETWORK, "helm": HELM}
+    for of in (kubernetes(), *(programs(name, *one) for name, one in others.items())):
+        store(say, of)
+
+
+def store(say: Say, of: Module) -> None:
+    """Stores versions and checksums of everything that a module is built from."""
+    with tempfile.TemporaryDirectory(prefix="cotenant-modules-") as module:
+        _write(of.sources, Path(module))
+        _go(["list", "-mod=mod", "-deps", *of.packages], cwd=Path(module))
+        (MODULES / of.name).mkdir(parents=True, exist_ok=True)
+        for file in LOCKED:
+            shutil.copy(Path(module) / file, MODULES / of.name)
+    say(f"{of.name}: stored")
 
 
 def _go_program() -> str:
@@ -231,7 +261,7 @@ def _go(arguments: Sequence[str], *, cwd: Path) -> str:
     return done.stdout
 
 
-def _runc(say: Say) -> Path:
+def fetched_runc(say: Say) -> Path:
     """The folder with runc."""
     if own := os.environ.get(OWN_RUNC):
         return made("runc", [own], lambda folder: (folder / "runc").symlink_to(own))
@@ -269,16 +299,21 @@ def _run(*command: str, cwd: str | None = None) -> str:
     return done.stdout
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str], lock: Callable[[Say], object], path: Callable[[Say], str]) -> None:
+    """The command of a module that builds programs: `lock` stores versions, and without it they are built."""
     begun = time.monotonic()
 
-    def say_when(line: str) -> None:
+    def say(line: str) -> None:
         print(f"{time.monotonic() - begun:5.0f} s  {line}", flush=True)
 
     try:
-        if sys.argv[1:] == ["lock"]:
-            lock(say_when)
+        if list(arguments) == ["lock"]:
+            lock(say)
         else:
-            print(binaries(say_when).path)
+            print(path(say))
     except CannotBuildError as error:
         sys.exit(f"needs the cluster: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], lock, lambda say: binaries(say).path)

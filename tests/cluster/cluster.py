@@ -14,7 +14,7 @@ from tests.cluster import components
 from tests.cluster.api import Json, RefusedError, ask, wait_for
 from tests.cluster.binaries import Binaries
 from tests.cluster.gpus import GpuModel, write_runtime
-from tests.cluster.images import Image, pause_image, python_image, write_image
+from tests.cluster.images import Image, our_images, pause_image
 from tests.cluster.machine import Machine, make_cgroup, remove_cgroups, show_numa_nodes, start_machine
 
 MOST_NODES = 3
@@ -112,7 +112,7 @@ class Cluster:
 
     def add_image(self, image: Image) -> None:
         """Gives all nodes an image, unless they have one of this name."""
-        if image.name not in {one.name for one in self.images}:
+        if image.names not in {one.names for one in self.images}:
             for machine in self.machines:
                 _import_image(machine, image)
             self.images = [*self.images, image]
@@ -132,7 +132,9 @@ class Cluster:
             )
         wait_for("the fake nodes", lambda: set(names) <= self._schedulable())
 
-    def start_first(self, scheduler: Mapping[str, Any], gpus: Sequence[GpuModel], grace: str) -> None:
+    def start_first(
+        self, scheduler: Mapping[str, Any], gpus: Sequence[GpuModel], grace: str, server: Sequence[str]
+    ) -> None:
         """Starts the control plane and the node beside it."""
         components.write_credentials(self.credentials)
         machine = start_machine("node1", self.folder / "node1", self.binaries)
@@ -145,7 +147,8 @@ class Cluster:
             "link set nodes up",
             "route add default dev nodes",
         )
-        self._run_node(1, components.control_plane(machine.folder, self.credentials, scheduler, grace), gpus)
+        commands = components.control_plane(machine.folder, self.credentials, scheduler, grace, server)
+        self._run_node(1, commands, gpus)
         self._wait_for_node(machine)
         wait_for("the default account", lambda: self.get("/api/v1/namespaces/default/serviceaccounts/default"))
 
@@ -183,17 +186,17 @@ class Cluster:
 
 def _import_image(machine: Machine, image: Image) -> None:
     command = ["ctr", "--address", components.CONTAINERD_SOCKET, "--namespace", "k8s.io", "image", "import", "-"]
-    with subprocess.Popen(
-        machine.enter(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as importing:
-        assert importing.stdin is not None
-        assert importing.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it says itself what it does not like
-            write_image(image, importing.stdin)
-            importing.stdin.close()
-        said = importing.stdout.read().decode()
-    if importing.returncode:
-        raise RuntimeError(f"{image.name} could not be imported on {machine.name}: {said.strip()}")
+    with open(image.archive, "rb") as archive:
+        done = subprocess.run(
+            machine.enter(command),
+            stdin=archive,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise RuntimeError(f"{', '.join(image.names)} could not be imported on {machine.name}: {done.stdout.strip()}")
 
 
 @contextlib.contextmanager
@@ -205,18 +208,20 @@ def running(
     images: Sequence[Image] | None = None,
     gpus: Sequence[GpuModel] = (),
     grace: str = NEVER_LOST,
+    server: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """A cluster of one node, whose logs stay in `folder`.
 
     `scheduler` goes into the scheduler's configuration; `images` are those its nodes have, by default what pods need to
-    run Python with this package; `gpus` are the first node's; a node is lost after `grace` without a word from it.
+    run Python with this package; `gpus` are the first node's; a node is lost after `grace` without a word from it;
+    `server` are further options of the API server.
     """
     remove_cgroups()
     if images is None:
-        images = [pause_image(binaries.pause / "pause"), python_image()]
+        images = [pause_image(binaries.pause / "pause"), our_images()]
     cluster = Cluster(folder, binaries, images)
     try:
-        cluster.start_first(scheduler or {}, gpus, grace)
+        cluster.start_first(scheduler or {}, gpus, grace, server)
         yield cluster
     finally:
         for machine in reversed(cluster.machines):

@@ -9,11 +9,11 @@ All addresses are inside the cluster's namespaces, where they meet nobody else's
 import json
 import secrets
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.binaries import Binaries
+from tests.cluster.binaries import CONTAINERD_VERSION, Binaries
 from tests.cluster.images import PAUSE
 
 Json = dict[str, Any]
@@ -66,8 +66,11 @@ def write_kubeconfig(folder: Path, name: str, token: str) -> None:
     (folder / f"{name}.kubeconfig").write_text(json.dumps(config))
 
 
-def control_plane(folder: Path, credentials: Path, scheduler: Mapping[str, Any], grace: str) -> dict[str, list[str]]:
-    """The commands of the control plane; `scheduler` goes into the scheduler's configuration.
+def control_plane(
+    folder: Path, credentials: Path, scheduler: Mapping[str, Any], grace: str, server: Sequence[str]
+) -> dict[str, list[str]]:
+    """The commands of the control plane; `scheduler` goes into the scheduler's configuration, and `server` are further
+    options of the API server.
 
     `grace` is how long a node may be silent before it counts as lost.
     """
@@ -111,6 +114,7 @@ def control_plane(folder: Path, credentials: Path, scheduler: Mapping[str, Any],
             "--allow-privileged=true",
             "--enable-aggregator-routing=true",  # a webhook may be a Service, although nothing serves their addresses
             "--kubelet-preferred-address-types=InternalIP",
+            *server,
         ],
         "kube-controller-manager": [
             "kube-controller-manager",
@@ -179,24 +183,31 @@ def _pod_network(folder: Path, number: int) -> Json:
 
 
 def _containerd(network: Path, binaries: Binaries, runtime: Path) -> str:
+    """The configuration of containerd, whose version 1 has all of it in one plugin."""
+    if CONTAINERD_VERSION.startswith("1."):
+        images = runtimes = "io.containerd.grpc.v1.cri"
+        version, pause, programs = 2, f'sandbox_image = "{PAUSE}"', f'bin_dir = "{binaries.network}"'
+    else:
+        images, runtimes = "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"
+        version, pause, programs = 3, f'pinned_images.sandbox = "{PAUSE}"', f'bin_dirs = ["{binaries.network}"]'
+    own = f"[plugins.'{images}']\n  {pause}\n" + (f"[plugins.'{runtimes}']\n" if runtimes != images else "")
     return f"""
-version = 3
+version = {version}
 root = "/var/lib/containerd"
 state = "/run/containerd"
 disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 [grpc]
   address = "{CONTAINERD_SOCKET}"
-[plugins."io.containerd.cri.v1.images".pinned_images]
-  sandbox = "{PAUSE}"
-[plugins."io.containerd.cri.v1.runtime"]
+{own}
   restrict_oom_score_adj = true  # root in a container may not lower it, and no container would start
+  enable_cdi = true
   cdi_spec_dirs = ["/run/cdi"]
-  [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ["{binaries.network}"]
+  [plugins.'{runtimes}'.cni]
+    {programs}
     conf_dir = "{network}"
-  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  [plugins.'{runtimes}'.containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+    [plugins.'{runtimes}'.containerd.runtimes.runc.options]
       BinaryName = "{runtime}"
 """
 

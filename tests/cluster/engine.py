@@ -5,23 +5,24 @@
 import contextlib
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cotenant.kube.api.names import AGENT, HTTPS_PORT, NAMESPACE, SCHEDULER, WEBHOOK, labels_of
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record
 from cotenant.kube.codec.inventory import AWAY, INVENTORY
+from cotenant.kube.install.chart import checked_values, installed_objects, merged, rendered
 from cotenant.kube.settings import MetricsPart
-from tests.cluster import pods
+from tests.cluster import images, pods
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
 from tests.cluster.cluster import NEVER_LOST, Cluster, running
 from tests.cluster.gpus import GpuModel
-from tests.cluster.images import KUBE_SCHEDULER, PYTHON, kube_scheduler_image, pause_image, python_image
 from tests.cluster.machine import Machine
 
 V100, T4 = GpuModel("Tesla V100-PCIE-32GB", 32768), GpuModel("Tesla T4", 15360)
@@ -64,9 +65,11 @@ class Engine:
         """Deletes a pod; unless by force, returns when it is gone."""
         pods.delete_pod(self.cluster, name, namespace, force=force)
 
-    def tidy(self) -> None:
-        """Deletes all pods but our own, waits until they are gone, and deletes what was said of them."""
-        others = f"/api/v1/pods?fieldSelector=metadata.namespace%21%3D{NAMESPACE}"
+    def tidy(self, *kept: str) -> None:
+        """Deletes all pods but our own and those of the namespaces `kept`, waits until they are gone, and deletes what
+        was said of them."""
+        apart = "%2C".join(f"metadata.namespace%21%3D{namespace}" for namespace in (NAMESPACE, *kept))
+        others = f"/api/v1/pods?fieldSelector={apart}"
         for namespace in {pod["metadata"]["namespace"] for pod in self.cluster.get(others)["items"]}:
             # Most programs of tests hear no SIGTERM: without a short grace, their pods stay 30 s.
             self.cluster.delete(f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=1")
@@ -122,9 +125,11 @@ class Engine:
         return self.agent_log(node).count(f"kubelet knows {COUNT} ")
 
     def wait_for_scheduler(self) -> None:
-        """Returns when the scheduler and the webhook answer."""
+        """Returns when the scheduler and the webhook answer, and the API server trusts the webhook."""
         for name in (SCHEDULER, WEBHOOK):
             self.wait_for_deployment(name)
+        path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{SCHEDULER}"
+        wait_for("trust", lambda: all("caBundle" in one["clientConfig"] for one in self.cluster.get(path)["webhooks"]))
 
     def wait_for_deployment(self, name: str) -> None:
         """Returns when a pod of it is ready."""
@@ -161,6 +166,11 @@ class Engine:
         self._replace(self.our_pods(SCHEDULER))
         self.wait_for_scheduler()
 
+    def restart_webhook(self) -> None:
+        """Another pod of the webhook, with its certificate as it is now."""
+        self._replace(self.our_pods(WEBHOOK))
+        self.wait_for_deployment(WEBHOOK)
+
     def restart_agent(self, node: str) -> None:
         """Another pod of a node's agent."""
         self._replace([pod for pod in self.our_pods(AGENT) if pod["spec"].get("nodeName") == node])
@@ -193,16 +203,36 @@ def gpus_of(pod: Json, number: int = 0) -> list[str]:
     return [share.gpu for share in record_of(pod).held_by(number)]
 
 
-def manifests(settings: Path | None = None, *more: str, pages: bool = False) -> str:
-    """What `cotenant kube install --dev` prints for the images of a test cluster; most tests do without the pages."""
-    chosen = ["--image", PYTHON, "--scheduler-image", KUBE_SCHEDULER, "--pull", "Never", "--output", "json"]
-    chosen += [*more, *(() if pages else ("--no-pages",))]
-    if settings is not None:
-        chosen += ["--settings", str(settings)]
-    command = [sys.executable, "-m", "cotenant", "kube", "install", "--dev", *chosen]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def chart_values(settings: str | Path | None = None, **more: Any) -> Json:
+    """The values of the chart for the images of a test cluster; most tests do without the pages. `more` are values."""
+    text = settings.read_text() if isinstance(settings, Path) else settings or ""
+    name, _, tag = images.KUBE_SCHEDULER.rpartition(":")
+    values: Json = {
+        "scheduler": {"image": images.SCHEDULER},
+        "webhook": {"image": images.SCHEDULER},
+        "agent": {"image": images.AGENT},
+        "image": {"pullPolicy": "Never"},
+        "kubeScheduler": {"image": name, "tag": tag},
+        "devices": {"simulate": "none"},
+        "web": {"image": images.SCHEDULER, "enabled": False},
+        "settings": yaml.safe_load(text) or {},
+    }
+    return merged(values, more)
+
+
+def manifests(settings: str | Path | None = None, **more: Any) -> list[Json]:
+    """The objects of the chart with these values."""
+    return installed_objects(rendered(checked_values(chart_values(settings, **more))))
+
+
+def run_install(cluster: Cluster, verb: str, values: Json, *options: str, helm: bool = False) -> str:
+    """What `cotenant kube install` or another verb prints in a cluster."""
+    file = cluster.folder / "values.json"
+    file.write_text(json.dumps(values))
+    given = [] if verb == "uninstall" else ["--helm" if helm else "--no-helm", "--values", str(file)]
+    where = f"--kubeconfig={cluster.credentials / 'admin.kubeconfig'}"
+    command = [sys.executable, "-m", "cotenant", "kube", verb, where, *given, *options]
+    return cluster.machines[0].run(*command)
 
 
 @contextlib.contextmanager
@@ -213,21 +243,20 @@ def running_engine(
     gpus: Sequence[GpuModel] = CARDS,
     settings: str = "",
     grace: str = NEVER_LOST,
-    agents: Sequence[str] = (),
+    values: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
+    server: Sequence[str] = (),
 ) -> Iterator[Engine]:
-    """A cluster of one node with GPUs, and cotenant with these settings (YAML); `agents` are options of the install,
-    `labels` those of the node."""
-    images = [
-        pause_image(binaries.pause / "pause"),
-        python_image(),
-        kube_scheduler_image(binaries.kubernetes / "kube-scheduler"),
+    """A cluster of one node with GPUs, and cotenant with these settings (YAML); `values` are further ones of the chart,
+    `labels` are those of the node, `server` options of the API server."""
+    has = [
+        images.pause_image(binaries.pause / "pause"),
+        images.our_images(),
+        images.kube_scheduler_image(binaries.kubernetes / "kube-scheduler"),
     ]
-    with running(folder, binaries, images=images, gpus=gpus, grace=grace) as cluster:
-        file = folder / "settings.yaml"
-        file.write_text(settings)
+    with running(folder, binaries, images=has, gpus=gpus, grace=grace, server=server) as cluster:
         cluster.patch("/api/v1/nodes/node1", {"metadata": {"labels": dict(labels or {})}})
-        cluster.kubectl("apply", "--filename=-", feed=manifests(file, *agents))
+        run_install(cluster, "install", chart_values(settings, **(values or {})))
         engine = Engine(cluster)
         try:
             engine.wait_for_scheduler()

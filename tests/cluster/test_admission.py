@@ -16,7 +16,7 @@ from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.other_systems import VOLCANO
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.install.admission import API, webhook_configuration
+from cotenant.kube.install.admission import API, terms_of, webhook_configuration
 from cotenant.kube.install.policies import (
     AGENTS,
     ASSIGNMENTS,
@@ -111,7 +111,7 @@ def namespace(cluster: Cluster) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def policed(namespace: Cluster) -> Iterator[Cluster]:
     """A cluster with our policies, under other names than those of an installation that may be there too."""
-    text = json.dumps(admission_policies(KubeSettings()))
+    text = json.dumps(admission_policies(terms_of(KubeSettings())))
     names = (ASSIGNMENTS, VISIBILITY, AGENTS, QUEUE, PROFILES, INHERITANCE)
     for name in names:
         text = text.replace(name, f"test-{name}")
@@ -345,7 +345,7 @@ def test_a_prepared_pod_is_taken_and_would_not_be_changed_again(cluster: Cluster
 def webhook(namespace: Cluster) -> Iterator[Cluster]:
     """A cluster that would call a webhook for pods of one namespace, where nobody answers."""
     authority = (namespace.credentials / "apiserver.crt").read_text()
-    made = webhook_configuration(KubeSettings(), authority, "https://127.0.0.1:1")
+    made = webhook_configuration(terms_of(KubeSettings()), authority, "https://127.0.0.1:1")
     path = f"{REGISTRY}/mutatingwebhookconfigurations"
     here = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [NAMESPACE]}
     made["metadata"]["name"] = "test"

@@ -24,8 +24,9 @@ needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="needs the clus
     [
         ({"PATH": "nowhere"}, "there is no Go (1.25 or later) to build Kubernetes with"),
         ({"COTENANT_KUBERNETES": "latest"}, "COTENANT_KUBERNETES is 'latest', not a version such as 1.34.4"),
+        ({"COTENANT_CONTAINERD": "2"}, "COTENANT_CONTAINERD is '2', not a version such as 2.2.9 or 1.7.35"),
     ],
-    ids=["without Go", "without a version"],
+    ids=["without Go", "without a version", "without a version of containerd"],
 )
 def test_what_cannot_be_built_is_told_in_one_line(tmp_path: Path, settings: dict[str, str], why: str) -> None:
     command = [sys.executable, "-m", "tests.cluster.binaries"]

@@ -41,7 +41,7 @@ LOOKED_AT = (
 
 @pytest.fixture
 def stage(programs: Binaries, tmp_path: Path) -> Iterator[Engine]:
-    with running_engine(tmp_path, programs, gpus=CARDS, settings=SETTINGS, agents=["--mps"]) as engine:
+    with running_engine(tmp_path, programs, gpus=CARDS, settings=SETTINGS, values={"mps": {"enabled": True}}) as engine:
         engine.add_node(CARDS)
         yield engine
 

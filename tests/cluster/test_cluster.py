@@ -156,8 +156,7 @@ def test_a_demo_is_refused_on_a_cluster_without_shared_gpus(cluster: Cluster) ->
     code, line = refused(Engine(cluster), "kube", "demo", "--image", "team/workloads:1")
     assert (code, line) == (
         1,
-        "cotenant: the cluster has no GPU that an agent of cotenant has published; "
-        "`cotenant kube install` prints the manifests that install it",
+        "cotenant: the cluster has no GPU that an agent of cotenant has published; `cotenant kube install` installs it",
     )
     assert not [one for one in cluster.get("/api/v1/namespaces")["items"] if "demo" in one["metadata"]["name"]]
 

@@ -4,8 +4,10 @@
 
 import contextlib
 import json
+import signal
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,13 +15,14 @@ import pytest
 from cotenant import __version__
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
+from cotenant.kube.api.keys import service_pair
 from cotenant.kube.api.names import AGENT, CONFIGURATION, NAMESPACE, SCHEDULER, WEBHOOK
 from cotenant.kube.codec.agent_report import REPORT, report_for
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
-from cotenant.kube.install.certificate import service_certificate
 from cotenant.kube.install.policies import QUEUE
 from cotenant.node.devices.vendors import Vendor
 from tests.cluster.api import wait_for
+from tests.cluster.certificates import certificate
 from tests.cluster.engine import Engine
 from tests.cluster.test_serving import run_cotenant
 
@@ -28,6 +31,7 @@ POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindi
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 OURS = f"/api/v1/namespaces/{NAMESPACE}"
 NODE = "/api/v1/nodes/node1"
+YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 
 
 def doctor(engine: Engine) -> tuple[int, list[dict[str, str]]]:
@@ -74,11 +78,40 @@ def healthy(installed: Engine) -> None:
 
 
 def test_a_wrong_ca_bundle_is_found(engine: Engine) -> None:
-    other = b64encode(service_certificate(WEBHOOK).certificate.encode()).decode()
+    other = b64encode(service_pair(WEBHOOK, 1)["tls.crt"].encode()).decode()
     before = engine.cluster.get(f"{WEBHOOKS}/{SCHEDULER}")
     broken = [{**one, "clientConfig": {**one["clientConfig"], "caBundle": other}} for one in before["webhooks"]]
+    engine.kill("kube scheduler", number=signal.SIGSTOP)  # it would repair this
     with changed(engine, f"{WEBHOOKS}/{SCHEDULER}", {"webhooks": broken}, {"webhooks": before["webhooks"]}):
         sees(engine, "webhook", "the CA bundle of its configuration is not that of Secret cotenant-webhook")
+    engine.kill("kube scheduler", number=signal.SIGCONT)
+
+
+def test_an_expired_certificate_is_found_and_the_scheduler_mends_it(engine: Engine) -> None:
+    """The webhook serves an expired certificate, and the API server can no longer call it."""
+    secret, hooks = f"{OURS}/secrets/{WEBHOOK}", f"{WEBHOOKS}/{SCHEDULER}"
+    trusted, data = engine.cluster.get(hooks)["webhooks"], expired_certificate()
+    broken = [{**one, "clientConfig": {**one["clientConfig"], "caBundle": data["tls.crt"]}} for one in trusted]
+    engine.kill("kube scheduler", number=signal.SIGSTOP)
+    try:
+        engine.cluster.patch(secret, {"data": data})
+        engine.cluster.patch(hooks, {"webhooks": broken})
+        wait_for("the webhook to serve it", lambda: finds(engine, "the API server cannot call it"))
+        sees(engine, "webhook", f"Secret {WEBHOOK}: its certificate expired on {YESTERDAY:%Y-%m-%d}")
+    finally:
+        engine.kill("kube scheduler", number=signal.SIGCONT)
+    engine.restart_scheduler()
+    wait_for("a certificate that is valid", lambda: doctor(engine) == (0, []))
+
+
+def finds(engine: Engine, text: str) -> bool:
+    return any(text in one["text"] for one in doctor(engine)[1])
+
+
+def expired_certificate() -> dict[str, str]:
+    """A certificate of the webhook that was valid until yesterday, and its key, as a Secret has them."""
+    made = certificate(WEBHOOK, YESTERDAY - timedelta(days=30), YESTERDAY)
+    return {name: b64encode(text.encode()).decode() for name, text in made.items()}
 
 
 def test_missing_objects_and_rights_are_found(engine: Engine) -> None:

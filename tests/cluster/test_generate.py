@@ -50,7 +50,11 @@ def test_generated_jobs_train_and_the_report_is_that_of_one_machine(tasks: Engin
 
 @pytest.fixture
 def volume(tasks: Engine) -> Iterator[Engine]:
-    """The engine with a volume in a folder of its node, to which the claim of the example is bound."""
+    """The engine with a volume in a folder of its node, to which the claim of the example is bound.
+
+    Kubernetes does not give a folder of a node to the group of a pod, as it does with other volumes.
+    """
+    tasks.machine("node1").run("mkdir", "--mode=0777", "--parents", "/run/datasets")
     spec = {
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteMany"],

@@ -14,7 +14,7 @@ import pytest
 
 from cotenant.kube.api.names import NAMESPACE as OURS
 from cotenant.kube.api.names import SCHEDULER, WEBHOOK
-from cotenant.kube.install.admission import webhook_configuration
+from cotenant.kube.install.admission import terms_of, webhook_configuration
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings, WebhookPart
 from tests.cluster import pods
 from tests.cluster.api import Json, RefusedError, wait_for
@@ -211,7 +211,9 @@ def test_settings_decide_which_pods_with_gpus_are_refused_while_nobody_answers(
     namespaces: Cluster, settings: dict[str, Any], asked: dict[str, bool]
 ) -> None:
     authority = (namespaces.credentials / "apiserver.crt").read_text()
-    made = webhook_configuration(KubeSettings(webhook=WebhookPart(**settings)), authority, "https://127.0.0.1:1")
+    made = webhook_configuration(
+        terms_of(KubeSettings(webhook=WebhookPart(**settings))), authority, "https://127.0.0.1:1"
+    )
     made["metadata"]["name"] = "outage"
     only = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [*HERE]}
     for webhook in made["webhooks"]:

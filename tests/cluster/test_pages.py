@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from cotenant.kube.api.names import HTTPS_PORT, NAMESPACE, WEB
+from cotenant.kube.codec.queueing import HOLD
 from tests.cluster.api import Json, RefusedError, wait_for
-from tests.cluster.engine import SLEEP, Engine, manifests
+from tests.cluster.engine import SLEEP, Engine, run_install
 from tests.cluster.forwarding import forwarded
+from tests.cluster.test_serving import cotenant
 
 A, B = "pages-a", "pages-b"
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -80,11 +82,7 @@ class Pages:
 def pages(installed: Engine) -> Iterator[Pages]:
     """The pages with actions, and users: an administrator, one of namespace A, and one without rights."""
     cluster = installed.cluster
-    printed = json.loads(manifests(None, "--page-actions", pages=True))
-    ours = [one for one in printed["items"] if one["metadata"]["name"] == WEB]
-    assert {"Deployment", "Service", "Secret", "ServiceAccount"} <= {one["kind"] for one in ours}
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": ours})
-    cluster.kubectl("apply", "--filename=-", feed=text)
+    run_install(cluster, "upgrade", {"web": {"enabled": True, "actions": True}})
     for namespace in (A, B):
         with contextlib.suppress(RefusedError):
             cluster.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -102,7 +100,7 @@ def pages(installed: Engine) -> Iterator[Pages]:
         with forwarded(cluster.machines[0], Address(installed)) as port:
             yield Pages(installed, port, tokens)
     finally:
-        cluster.kubectl("delete", "--filename=-", "--wait=false", feed=text)
+        run_install(cluster, "upgrade", {"web": {"enabled": False, "actions": False}})
         cluster.delete(f"/apis/{RBAC}/v1/clusterrolebindings/boss")
 
 
@@ -153,6 +151,9 @@ def test_three_users_see_and_do_what_the_api_server_lets_them(
     assert "own-waits" in pages.text("/queue", "alice")
     assert "needs 900000 MiB on one GPU" in pages.text(f"/jobs/{A}/own-waits", "alice")
     assert "Placed" in pages.text(f"/jobs/{A}/own", "alice")  # an event of the scheduler
+    report = json.loads(cotenant(engine, "report", "--on", "kubernetes", "-o", "json"))
+    assert report["utilisation"] is not None, report["notes"]
+    assert 0 <= report["memory_percent"] <= 100
     nothing = "".join(pages.text(path, "stranger") for path in ("/", "/queue"))
     assert not any(name in nothing for name in ("own", "foreign-secret", "node1"))
     for path in (f"/jobs/{B}/foreign-secret", f"/log/{B}/foreign-secret", f"/charts/{B}/foreign-secret"):
@@ -170,6 +171,12 @@ def test_three_users_see_and_do_what_the_api_server_lets_them(
     assert pages.act(alice, "cordon", "node1/0").status == 403
     assert pages.act(stranger, "cancel", f"{A}/own-waits").status == 403
     assert engine.cluster.get(f"/api/v1/namespaces/{A}/pods/own-waits")["metadata"].get("deletionTimestamp") is None
+    engine.create("own-held", GPU, namespace=A, annotations={HOLD: "true"})
+    wait_for("the held pod", lambda: "own-held" in pages.text("/queue", "alice"))
+    assert "held; it starts when it is released" in pages.text(f"/jobs/{A}/own-held", "alice")
+    assert pages.act(stranger, "release", f"{A}/own-held").status == 403
+    assert pages.act(alice, "release", f"{A}/own-held").status == 200
+    engine.started("own-held", A)
     assert pages.act(alice, "cancel", f"{A}/own-waits").status == 200
     wait_for("the pod to be gone", lambda: _is_gone(engine, A, "own-waits"))
 

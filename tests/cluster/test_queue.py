@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.kube.api.names import SCHEDULER_USER
 from cotenant.kube.codec.queueing import ATTAINED, ESTIMATE, GANG, GANG_SIZE, GATE
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import PODS, SLICE, TEAM, annotated, refusal
@@ -15,6 +16,7 @@ from tests.cluster.binaries import Binaries
 from tests.cluster.conftest import QUEUE_LABEL, QUEUED
 from tests.cluster.engine import SLEEP, V100, Engine, running_engine
 from tests.cluster.pods import container, path_of
+from tests.cluster.test_serving import cotenant, refused
 from tests.cluster.test_waiting import why
 
 BOTH = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 30_000}
@@ -81,6 +83,29 @@ def test_a_restarted_scheduler_goes_on_with_the_queue(queue: Engine) -> None:
     assert is_gated(queue, "next")
     queue.delete("runs", QUEUED)
     queue.started("next", QUEUED)
+
+
+def test_a_held_pod_stays_at_its_gate_until_it_is_released(queue: Engine) -> None:
+    """The scheduler itself may not remove the gate, which the API server guarantees."""
+    on = ("--on", "kubernetes", "-n", QUEUED)
+    queue.create("runs", BOTH, namespace=QUEUED)
+    queue.started("runs", QUEUED)
+    queue.create("next", BOTH, namespace=QUEUED)
+    code, said = refused(queue, "hold", *on, "pod/runs")
+    assert (code, "it does not wait in cotenant's queue" in said) == (2, True)
+    assert json.loads(cotenant(queue, "hold", *on, "pod/next", "-o", "json"))["held"]
+    wait_for("the hold", lambda: "held by admin since 20" in why(queue, "next", namespace=QUEUED))
+    queue.delete("runs", QUEUED)
+    queue.create("later", BOTH, namespace=QUEUED)
+    queue.started("later", QUEUED)
+    assert is_gated(queue, "next"), "the pod behind it has passed it"
+    patch = ("patch", "pod", "next", "-n", QUEUED, "--type=merge", '-p={"spec": {"schedulingGates": []}}')
+    with pytest.raises(RuntimeError, match="holds the pod"):
+        queue.cluster.kubectl(*patch, f"--as={SCHEDULER_USER}")
+    queue.delete("later", QUEUED)
+    assert not json.loads(cotenant(queue, "release", *on, "pod/next", "-o", "json"))["held"]
+    queue.started("next", QUEUED)
+    assert "is not held" in refused(queue, "release", *on, "pod/next")[1]
 
 
 def test_who_would_exceed_the_quota_waits_and_starts_when_that_is_raised(queue: Engine) -> None:

@@ -42,7 +42,7 @@ def machine(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """One node: a GPU for MPS by its settings, a partitioned one, another one, and one that is too old for MPS."""
     settings = f"nodes: {{node1: {{gpus: {{{FIRST}: {{isolation: mps}}}}}}}}"
     with running_engine(
-        tmp_path_factory.mktemp("rungs"), programs, gpus=CARDS, settings=settings, agents=["--mps"]
+        tmp_path_factory.mktemp("rungs"), programs, gpus=CARDS, settings=settings, values={"mps": {"enabled": True}}
     ) as engine:
         wait_for("MPS to be offered", lambda: offers_mps(engine))
         yield engine
@@ -208,12 +208,13 @@ def test_what_is_not_possible_is_refused_and_the_others_go_on(engine: Engine) ->
 def test_a_foreign_control_daemon_is_left_alone_and_closes_the_gpu(engine: Engine) -> None:
     pipe = f"/run/cotenant-node/mps/{FIRST}/pipe"
     pod = engine.our_pods(MPS)[0]["metadata"]["name"]
+    folders = dict.fromkeys(("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"), pipe)
     start = (
-        f"python3 -c 'import os; os.makedirs(\"{pipe}\", exist_ok=True)' &&"
-        f" CUDA_MPS_PIPE_DIRECTORY={pipe} CUDA_MPS_LOG_DIRECTORY={pipe}"
-        f" CUDA_VISIBLE_DEVICES={FIRST} nvidia-cuda-mps-control -d"
+        f"import os, subprocess; os.makedirs({pipe!r}, exist_ok=True);"
+        f" env = os.environ | {folders} | {{'CUDA_VISIBLE_DEVICES': {FIRST!r}}};"
+        " subprocess.run(['nvidia-cuda-mps-control', '-d'], env=env, check=True)"
     )
-    engine.cluster.kubectl("exec", f"--namespace={NAMESPACE}", pod, "--", "sh", "-c", start)
+    engine.cluster.kubectl("exec", f"--namespace={NAMESPACE}", pod, "--", "python3", "-c", start)
     foreign = wait_for("the foreign daemon", lambda: mps_processes(engine))
     client(engine, "waits", 1000)
     engine.create("others", {MEMORY: 1000}, STAYS, annotations=ON_THIRD | {ISOLATION: "preload"})

@@ -5,7 +5,6 @@
 import asyncio
 import json
 import os
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tests.cluster.binaries import Binaries
 from tests.cluster.engine import Engine, gpus_of, running_engine
 from tests.cluster.foreign import arena_topology_node
 from tests.cluster.gpus import GpuModel, uuid
-from tests.cluster.images import PYTHON
+from tests.cluster.images import WORKLOADS, workloads_image
 from tests.cluster.observing import PODRESOURCES
 from tests.cluster.plugins import Plugins
 from tests.cluster.pods import path_of, pod_of_job
@@ -133,21 +132,12 @@ def test_what_no_numa_node_has_is_refused_by_kubelet_or_waits(linked: Engine) ->
 
 
 def test_the_example_trains_on_two_linked_gpus(linked: Engine, tmp_path: Path) -> None:
-    """The files of the example, with the image of the tests, to which the JAX of this machine is mounted."""
-    jax = {"name": "jax", "hostPath": {"path": sysconfig.get_paths()["purelib"]}}
-    main = {
-        "name": "train",
-        "env": [{"name": "PYTHONPATH", "value": "/opt/jax"}],
-        "volumeMounts": [{"name": "jax", "mountPath": "/opt/jax", "readOnly": True}],
-    }
-    patch = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "two-gpus"}}
-    image, _, tag = PYTHON.partition(":")
+    """The files of the example, with the image of the benchmark tasks, which has JAX."""
+    linked.cluster.add_image(workloads_image())
+    image, _, tag = WORKLOADS.partition(":")
     overlay = {
         "resources": [os.path.relpath(EXAMPLE, tmp_path)],
         "images": [{"name": "nvcr.io/nvidia/jax", "newName": image, "newTag": tag}],
-        "patches": [
-            {"patch": json.dumps({**patch, "spec": {"template": {"spec": {"containers": [main], "volumes": [jax]}}}})}
-        ],
     }
     (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
     linked.cluster.kubectl("apply", "-k", str(tmp_path))

@@ -48,8 +48,8 @@ class Refusal:
 class ApiServer:
     """The pods, their history, who watches, and what is to go wrong next.
 
-    Nodes, quotas, events, leases and profiles are each kept by another one of its kind, with versions of its own, which
-    `merge` and `remove` change.
+    Nodes, quotas, events, leases, profiles and groups are each kept by another one of its kind, with versions of its
+    own, which `merge` and `remove` change.
     """
 
     def __init__(self, *, with_nodes: bool = True) -> None:
@@ -58,6 +58,7 @@ class ApiServer:
         self.events = ApiServer(with_nodes=False) if with_nodes else self
         self.leases = ApiServer(with_nodes=False) if with_nodes else self
         self.profiles = ApiServer(with_nodes=False) if with_nodes else self
+        self.groups = ApiServer(with_nodes=False) if with_nodes else self
         self.pods: dict[Key, Pod] = {}
         self.budgets: dict[str, int] = {}
         """How often each pod may be evicted, by name; other pods may always be evicted."""
@@ -211,7 +212,7 @@ class ApiServer:
             yield self
         finally:
             server.close()
-            for one in (self.nodes, self.quotas, self.events, self.leases, self.profiles):
+            for one in (self.nodes, self.quotas, self.events, self.leases, self.profiles, self.groups):
                 one.reset_watches()
             self.reset_watches()
             for task in list(self._tasks):
@@ -244,6 +245,7 @@ class ApiServer:
             "events": self.events,
             "leases": self.leases,
             "workloadprofiles": self.profiles,
+            "podgroups": self.groups,
         }
         for plural, other in kept.items():
             if other is not self and plural in asked.path.split("/"):
@@ -405,14 +407,16 @@ class Watcher:
 
 
 def _kind_of(asked: Asked) -> str:
-    if asked.method == "GET" and asked.path.endswith(("/pods", "/nodes", "/resourcequotas", "/workloadprofiles")):
+    if asked.method == "GET" and asked.path.endswith(
+        ("/pods", "/nodes", "/resourcequotas", "/workloadprofiles", "/podgroups", "/events")
+    ):
         return "watch" if asked.query.get("watch") else "list"
     return asked.method
 
 
 def _is_selected(pod: Pod, asked: Asked) -> bool:
     """Return whether a list includes the object, by namespace and node; other selectors are ignored."""
-    _, _, namespace = asked.path.removesuffix("/pods").partition("/namespaces/")
+    namespace = asked.path.partition("/namespaces/")[2].partition("/")[0]
     _, _, node = asked.query.get("fieldSelector", "").partition("spec.nodeName=")
     at = pod["metadata"].get("namespace", ""), pod.get("spec", {}).get("nodeName", "")
     return namespace in ("", at[0]) and node in ("", at[1])

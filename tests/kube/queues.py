@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import Seconds
 from cotenant.kube.api.objects import Gate, Node, Pod
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE, is_gated
 from cotenant.kube.scheduler.backfill import Backfill
-from cotenant.kube.scheduler.gangs import Gangs, GangSlots
+from cotenant.kube.scheduler.gangs import NO_GROUPS, Gangs, GangSlots, GroupSize
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.queue import Pass, Queue
 from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
@@ -69,13 +70,22 @@ class World:
     now: float = 0.0
 
     @classmethod
-    def of(cls, *nodes: Node, queue: QueuePart = ALL, policy: str = "binpack") -> "World":
+    def of(
+        cls,
+        *nodes: Node,
+        queue: QueuePart = ALL,
+        policy: str = "binpack",
+        belief: Belief | None = None,
+        groups: GroupSize = lambda namespace, name: NO_GROUPS,
+    ) -> "World":
         state, quotas = ClusterState(), Quotas()
         for node in nodes:
             state.node_changed(None, node)
-        gangs = Gangs(state)
+        gangs = Gangs(state, groups)
         backfill = Backfill(state, gangs, queue)
-        placer = Placer(state, quotas, policy=policy, must_wait=gangs.must_wait, reserved=backfill.reserved_from)
+        placer = Placer(
+            state, quotas, policy=policy, belief=belief, must_wait=gangs.must_wait, reserved=backfill.reserved_from
+        )
         waiting_queue = Queue(GangSlots(state, quotas, placer), gangs, backfill, queue, hold_s=HOLD_S)
         return cls(state, placer, gangs, backfill, waiting_queue, quotas, {})
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.objects import Pod, SchedulingGroup
 from cotenant.kube.codec.queueing import (
     ATTAINED,
     ESTIMATE,
@@ -53,6 +53,16 @@ def test_a_gang_is_one_of_its_namespace_in_our_words_or_in_those_of_coscheduling
     assert estimate_of(pod()) is None
     assert gang_of(pod(annotations={GANG: "train", GANG_SIZE: "4"})) == Gang("team", "train", 4)
     assert gang_of(labelled(**{GROUP: "train", GROUP_SIZE: "2"})) == Gang("team", "train", 2)
+
+
+def test_a_podgroup_is_a_gang_whose_size_stands_elsewhere_and_our_words_come_first() -> None:
+    group = SchedulingGroup(pod_group_name="train")
+
+    def grouped(plain: Pod) -> Pod:
+        return msgspec.structs.replace(plain, spec=msgspec.structs.replace(plain.spec, scheduling_group=group))
+
+    assert gang_of(grouped(pod())) == Gang("team", "podgroup/train", 1, "train")
+    assert gang_of(grouped(pod(annotations={GANG: "ours", GANG_SIZE: "4"}))) == Gang("team", "ours", 4)
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,16 @@ import yaml
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
+from cotenant.kube.api.certificates import validity_of
+from cotenant.kube.api.keys import service_pair
 from cotenant.kube.api.names import AGENT, CONFIGURATION, NAMESPACE, SCHEDULER, WEBHOOK
-from cotenant.kube.api.objects import Metadata
 from cotenant.kube.codec.agent_report import REPORT, nvidia_driver, report_for, report_of
 from cotenant.kube.codec.inventory import AWAY, INVENTORY, inventory_for
-from cotenant.kube.install.certificate import service_certificate
-from cotenant.kube.install.configuration import configuration, kube_scheduler
+from cotenant.kube.install.configuration import kube_scheduler, scheduler_terms_of
 from cotenant.kube.install.doctor.checks import CHECKS, examine
-from cotenant.kube.install.doctor.facts import AccountRight, Facts, ForeignPlugin, Key, Seen, Trial, account_rights
-from cotenant.kube.install.doctor.reading import _expected
-from cotenant.kube.install.doctor.webhook_checks import not_after
+from cotenant.kube.install.doctor.facts import AccountRight, Facts, ForeignPlugin, Trial, account_rights
+from cotenant.kube.install.doctor.reading import _expected, expected_objects
+from cotenant.kube.install.kinds import Key, Seen, SeenMetadata
 from cotenant.kube.settings import KubeSettings
 from cotenant.node.certificate import DAYS
 from cotenant.node.devices.vendors import Vendor
@@ -33,22 +33,22 @@ NOW = 1_800_000_000.0
 RECENT = "2027-01-15T08:00:00Z"
 """NOW as Kubernetes writes it"""
 VERSION = "1.2.3"
-CERTIFICATE = service_certificate(WEBHOOK).certificate
+CERTIFICATE = service_pair(WEBHOOK, 3650)["tls.crt"]
 
 
 def encoded(text: str) -> str:
     return b64encode(text.encode()).decode()
 
 
-def ready(**status: Any) -> Seen:
-    return Seen(status=status, spec={"template": {"spec": {"containers": [{"name": "one", "image": "cotenant:1"}]}}})
+def ready(image: str = "registry.example:5000/cotenant-scheduler:1", **status: Any) -> Seen:
+    return Seen(status=status, spec={"template": {"spec": {"containers": [{"name": "one", "image": image}]}}})
 
 
 def node(name: str = "n1", **annotations: str) -> Seen:
     machine = Machine(name=name, gpus=(Gpu(uuid=f"{name}-0", memory=MiB(1000)),))
     said = {INVENTORY: inventory_for(machine, Vendor.NVIDIA), REPORT: report_for(VERSION, "570.1")}
     return Seen(
-        metadata=Metadata(name=name, annotations=said | annotations),
+        metadata=SeenMetadata(name=name, annotations=said | annotations),
         status={
             "conditions": [{"type": "Ready", "status": "True"}],
             "capacity": {"cpu": "8", "nvidia.com/gpu": "10"},
@@ -57,19 +57,25 @@ def node(name: str = "n1", **annotations: str) -> Seen:
     )
 
 
-DEFINITION = next(key for key in _expected(KubeSettings()) if key.kind == "CustomResourceDefinition")
+def agent(image: str = "registry.example/cotenant-agent:1") -> Seen:
+    return ready(image, desiredNumberScheduled=1, numberReady=1)
+
+
+OBJECTS = expected_objects()
+DATA = next(one["data"] for one in OBJECTS if one["kind"] == "ConfigMap")
+DEFINITION = next(key for key in _expected(OBJECTS) if key.kind == "CustomResourceDefinition")
 
 
 def healthy() -> Facts:
     settings = KubeSettings()
-    objects: dict[Key, Seen | None] = {key: Seen() for key in _expected(settings)}
+    objects: dict[Key, Seen | None] = {key: Seen() for key in _expected(OBJECTS)}
     objects |= {
         Key("Namespace", NAMESPACE): Seen(),
-        Key("ConfigMap", CONFIGURATION, NAMESPACE): Seen(data=configuration(settings, "")["data"]),
+        Key("ConfigMap", CONFIGURATION, NAMESPACE): Seen(data=DATA),
         Key("Secret", WEBHOOK, NAMESPACE): Seen(data={"tls.crt": encoded(CERTIFICATE)}),
         Key("Deployment", SCHEDULER, NAMESPACE): ready(availableReplicas=1),
         Key("Deployment", WEBHOOK, NAMESPACE): ready(availableReplicas=1),
-        Key("DaemonSet", AGENT, NAMESPACE): ready(desiredNumberScheduled=1, numberReady=1),
+        Key("DaemonSet", AGENT, NAMESPACE): agent(),
         Key("Lease", SCHEDULER, NAMESPACE): Seen(spec={"renewTime": RECENT}),
         Key("MutatingWebhookConfiguration", SCHEDULER): Seen(
             webhooks=({"clientConfig": {"caBundle": encoded(CERTIFICATE)}},)
@@ -81,7 +87,7 @@ def healthy() -> Facts:
         settings=settings,
         nodes=(node(),),
         node_leases={"n1": Seen(spec={"renewTime": RECENT})},
-        rights=dict.fromkeys(account_rights(), True),
+        rights=dict.fromkeys(account_rights(OBJECTS), True),
         trial=Trial(scheduler=settings.scheduler.name),
         server_time=NOW,
         own_time=NOW,
@@ -99,9 +105,9 @@ def with_node(one: Seen) -> Callable[[Facts], Facts]:
 
 def with_scheduler(**changes: Any) -> Callable[[Facts], Facts]:
     """A configuration of kube-scheduler in which our extender has other values."""
-    found = kube_scheduler(KubeSettings())
+    found = kube_scheduler(scheduler_terms_of(KubeSettings()))
     found["extenders"][0] |= changes
-    data = {**configuration(KubeSettings(), "")["data"], "kube-scheduler.yaml": yaml.safe_dump(found)}
+    data = {**DATA, "kube-scheduler.yaml": yaml.safe_dump(found)}
     return with_object(Key("ConfigMap", CONFIGURATION, NAMESPACE), Seen(data=data))
 
 
@@ -226,6 +232,12 @@ FAULTS: list[tuple[str, str, int, Callable[[Facts], Facts]]] = [
         ERRORS_EXIT,
         lambda facts: replace(facts, plugins=(ForeignPlugin("HAMi", "hami/plugin", frozenset({"n1", "n9"})),)),
     ),
+    (
+        "versions",
+        "differ: cotenant-agent registry.example/cotenant-agent:2",
+        WARNINGS_EXIT,
+        with_object(Key("DaemonSet", AGENT, NAMESPACE), agent("registry.example/cotenant-agent:2")),
+    ),
     ("versions", "agents of version 0.9 on n1", WARNINGS_EXIT, with_node(node(**{REPORT: report_for("0.9", "570.1")}))),
     ("versions", "agents of version unknown", WARNINGS_EXIT, with_node(node(**{REPORT: "not json"}))),
     (
@@ -263,7 +275,7 @@ def test_an_old_runtime_is_found() -> None:
 
 
 def test_a_wrong_ca_bundle_is_told_from_a_webhook_that_is_down() -> None:
-    other = Seen(webhooks=({"clientConfig": {"caBundle": encoded(service_certificate(WEBHOOK).certificate)}},))
+    other = Seen(webhooks=({"clientConfig": {"caBundle": encoded(service_pair(WEBHOOK, 1)["tls.crt"])}},))
     broken = with_object(Key("MutatingWebhookConfiguration", SCHEDULER), other)(healthy())
     assert found(examine(broken)) == []  # another authority may have signed the certificate
     failing = replace(broken, trial=Trial(problem="failed calling webhook: x509: unknown authority"))
@@ -277,11 +289,10 @@ def test_a_cluster_without_cotenant_has_one_finding() -> None:
 
 
 def test_the_end_of_a_certificate_is_read() -> None:
-    ends = not_after(CERTIFICATE)
-    assert ends is not None
+    _, ends = validity_of(CERTIFICATE) or (0, 0)
     assert abs(ends - time.time() - DAYS * 86_400) < 2 * 86_400
     for nonsense in ("", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----", "x" * 1000):
-        assert not_after(nonsense) is None
+        assert validity_of(nonsense) is None
 
 
 def test_the_driver_is_read_from_the_kernel(tmp_path: Any) -> None:

@@ -134,6 +134,16 @@ def test_warnings_are_written_first() -> None:
     assert reasons == [NO_ROOM, *(f"Fine{number}" for number in range(5))]
 
 
+def test_words_that_are_made_later_wait_for_those_that_are_known() -> None:
+    async def story(desk: Desk) -> None:
+        for number in range(5):
+            desk.recorder.record(pod({}), f"Queued{number}", lambda: "it waits")
+        desk.recorder.record(pod({}), PLACED, "on n1")
+        await desk.until(lambda: len(desk.events) == 6)
+
+    assert play(story).events[0]["reason"] == PLACED
+
+
 def test_a_flood_is_bounded() -> None:
     async def story(desk: Desk) -> None:
         desk.server.events.hang_everything = True

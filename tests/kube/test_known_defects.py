@@ -23,10 +23,10 @@ from cotenant.errors import InputError
 from cotenant.kube.agent.service import devices_of
 from cotenant.kube.codec.assignment import RECORD, record_of
 from cotenant.kube.codec.keys import container_key
-from cotenant.kube.install.configuration import kube_scheduler
+from cotenant.kube.install.admission import terms_of
+from cotenant.kube.install.chart import checked_values, installed_objects, rendered
+from cotenant.kube.install.configuration import kube_scheduler, scheduler_terms_of
 from cotenant.kube.install.policies import admission_policies
-from cotenant.kube.install.rbac import rbac_objects
-from cotenant.kube.install.workloads import AgentFlags, Images, daemon_set, scheduler, webhook
 from cotenant.kube.scheduler.process import SchedulerOptions, check
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.mutation import mutate
@@ -53,6 +53,11 @@ from tests.kube.worlds import (
 )
 
 ROOT = Path(__file__).parents[2]
+OBJECTS = {
+    (one["kind"], one["metadata"]["name"]): one
+    for one in installed_objects(rendered(checked_values({"web": {"enabled": False}})))
+}
+"""of the chart with its defaults, without the pages"""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 MOST_TO_KUBELET = 4 * 1024 * 1024
 """bytes of one message that kubelet takes"""
@@ -64,7 +69,7 @@ def by(policy: str) -> dict[str, str]:
 
 def test_every_verb_is_where_kube_scheduler_calls_it() -> None:
     """gpu-topology: one verb was served at a path with a slash missing, so that no call ever reached it."""
-    (extender,) = kube_scheduler(KubeSettings())["extenders"]
+    (extender,) = kube_scheduler(scheduler_terms_of(KubeSettings()))["extenders"]
     paths = {
         name: f"{urlsplit(extender['urlPrefix']).path}/{verb}" for name, verb in extender.items() if "Verb" in name
     }
@@ -120,7 +125,7 @@ def test_no_role_of_ours_deletes_or_makes_pods() -> None:
     What preemption may do is ask for an eviction, which disruption budgets can forbid. Only for memory above a request
     is a pod deleted in spite of its budget, by a right of kube-scheduler's role.
     """
-    rules = [rule for one in rbac_objects() for rule in one.get("rules", ())]
+    rules = [rule for one in OBJECTS.values() for rule in one.get("rules", ())]
     verbs = {verb for rule in rules if "pods" in rule["resources"] for verb in rule["verbs"]}
     assert verbs == {"get", "list", "watch", "patch"}
     assert {verb for rule in rules if "pods/eviction" in rule["resources"] for verb in rule["verbs"]} == {"create"}
@@ -240,24 +245,23 @@ def test_devices_are_as_many_as_slots_however_large_the_cards() -> None:
 
 def test_of_several_schedulers_one_leads_and_each_is_asked_by_its_own_kube_scheduler() -> None:
     """gpu-topology (F10): three replicas behind one address, each with its own idea of what is free."""
-    pod = scheduler(Images(ours="a", kube_scheduler="b"), "content", replicas=3)["spec"]["template"]["spec"]
-    command, config = pod["containers"][0]["command"], kube_scheduler(KubeSettings())
+    pod = OBJECTS["Deployment", "cotenant-scheduler"]["spec"]["template"]["spec"]
+    command, config = pod["containers"][0]["command"], kube_scheduler(scheduler_terms_of(KubeSettings()))
     assert config["extenders"][0]["urlPrefix"] == "http://127.0.0.1:8888"
     election = config["leaderElection"]
     assert election["leaderElect"]
-    assert command[command.index("--lease") + 1] == f"{election['resourceNamespace']}/{election['resourceName']}"
+    assert f"--lease={election['resourceNamespace']}/{election['resourceName']}" in command
 
 
 def test_nobody_else_calls_the_extender_or_writes_an_assignment() -> None:
     """gpushare (F11): anybody could call the extender, which listened on the node, and write a GPU into a pod."""
     with pytest.raises(InputError, match="other machines could bind pods through it"):
         check(SchedulerOptions(extender=("0.0.0.0", 8888)))
-    images = Images(ours="a", kube_scheduler="b")
-    for made in (scheduler(images, ""), webhook(images, ""), daemon_set(images, AgentFlags(), "")):
-        assert "hostNetwork" not in made["spec"]["template"]["spec"]
+    for (kind, _), made in OBJECTS.items():
+        assert kind not in ("Deployment", "DaemonSet") or "hostNetwork" not in made["spec"]["template"]["spec"]
     forged = written({MEMORY: 1}, annotations={RECORD: "{}"}, schedulerName="cotenant-scheduler")
     assert RECORD not in admitted(forged)["metadata"]["annotations"]
-    policy = admission_policies(SETTINGS)[0]
+    policy = admission_policies(terms_of(SETTINGS))[0]
     assert policy["kind"] == "ValidatingAdmissionPolicy"
     assert any(RECORD in one["expression"] for one in policy["spec"]["variables"])
 

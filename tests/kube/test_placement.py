@@ -22,6 +22,7 @@ from cotenant.kube.scheduler.rankers import MOST_POLICIES, Rankers
 from cotenant.kube.scheduler.refusing import Refusals
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
+from tests.core.builders import one_bad_pair
 from tests.kube.worlds import (
     GPU,
     MEMORY,
@@ -262,7 +263,7 @@ def test_a_policy_that_learns_follows_the_demand(state: ClusterState) -> None:
 
 def test_the_sharing_gate_sees_how_many_pods_wait() -> None:
     state = state_of(node(machine("n1", cards=1, type="gpu")))
-    placer = placer_of(state, policy="cotenant")
+    placer = placer_of(state, policy="cotenant", belief=one_bad_pair())
     working = {"cotenant.io/workload": "bert"}
     place(state, placer, waiting("a", annotations=working), "n1")
     pod = waiting("b", annotations=working)

@@ -13,6 +13,7 @@ from cotenant.kube.codec.annotations import foreign_records, is_assignment, with
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.request import NUMBERS
+from cotenant.kube.install.admission import terms_of
 from cotenant.kube.install.policies import ASSIGNMENTS, INHERITANCE, ONLY_THE_SCHEDULER, admission_policies
 from cotenant.kube.settings import KubeSettings
 from tests.kube.reviews import SETTINGS, Json
@@ -24,7 +25,7 @@ OPEN = (NUMBERS, "cotenant.io/resize", "cotenant.io/policy", "cotenant.io/x0.lim
 def policy(name: str) -> Json:
     (found,) = [
         one["spec"]
-        for one in admission_policies(SETTINGS)
+        for one in admission_policies(terms_of(SETTINGS))
         if one["kind"] == "ValidatingAdmissionPolicy" and one["metadata"]["name"] == name
     ]
     return dict(found)

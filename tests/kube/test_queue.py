@@ -22,6 +22,7 @@ from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.queue import MOST_BLOCKED, MOST_REFUSED, MOST_RELEASED, UNSCHEDULABLE_S
 from cotenant.kube.settings import QueuePart
 from cotenant.kube.state.allocation import planned_allocation
+from tests.core.builders import one_bad_pair
 from tests.kube.queues import HOLD_S, TODAY, World, open_gate, queued
 from tests.kube.worlds import annotated, args, in_phase, machine, node
 
@@ -511,7 +512,7 @@ def test_a_pod_without_gpus_belongs_to_no_gang_and_does_not_wait() -> None:
 
 
 def test_a_pod_that_was_released_as_overdue_is_exempt_from_the_sharing_gate() -> None:
-    world = one_card(policy="cotenant", queue=QueuePart(namespaces=("*",)))
+    world = one_card(policy="cotenant", belief=one_bad_pair(), queue=QueuePart(namespaces=("*",)))
     world.tell(queued("runs", 6000))
     world.go()
     assert world.bind("runs")

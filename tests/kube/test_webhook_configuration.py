@@ -6,14 +6,14 @@ from base64 import b64decode
 
 import pytest
 
-from cotenant.kube.install.admission import webhook_configuration
+from cotenant.kube.install.admission import terms_of, webhook_configuration
 from cotenant.kube.install.policies import ANNOTATION_PATHS, admission_policies
 from cotenant.kube.settings import KubeSettings, WebhookPart
 from tests.kube.reviews import SETTINGS, Json
 
 
 def webhooks(*, settings: KubeSettings = SETTINGS, url: str | None = None) -> list[Json]:
-    return list(webhook_configuration(settings, "PEM", url)["webhooks"])
+    return list(webhook_configuration(terms_of(settings), "PEM", url)["webhooks"])
 
 
 @pytest.mark.defect("HAMi: pods come in unprepared while the webhook is away")
@@ -62,7 +62,7 @@ def test_our_own_namespace_and_those_to_skip_are_left_out(label: str, selects: l
 
 
 def test_the_policy_sees_every_path_by_which_annotations_reach_a_pod_whatever_its_labels() -> None:
-    constraints = admission_policies(SETTINGS)[0]["spec"]["matchConstraints"]
+    constraints = admission_policies(terms_of(SETTINGS))[0]["spec"]["matchConstraints"]
     (rule,) = constraints["resourceRules"]
     assert rule["resources"] == list(ANNOTATION_PATHS)
     assert rule["operations"] == ["CREATE", "UPDATE"]
@@ -70,7 +70,7 @@ def test_the_policy_sees_every_path_by_which_annotations_reach_a_pod_whatever_it
 
 
 def test_every_policy_is_in_force() -> None:
-    made = admission_policies(SETTINGS)
+    made = admission_policies(terms_of(SETTINGS))
     named = {one["metadata"]["name"] for one in made if one["kind"] == "ValidatingAdmissionPolicy"}
     assert {one["spec"]["policyName"] for one in made if one["kind"] == "ValidatingAdmissionPolicyBinding"} == named
     parts = ("assignments", "inheritance", "queue", "visibility", "agents", "profiles")

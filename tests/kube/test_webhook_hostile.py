@@ -13,10 +13,22 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.annotations import is_assignment
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.request import NUMBERS
+from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.mutation import mutate
 from cotenant.kube.webhook.review import MOST_BYTES
-from tests.kube.reviews import SETTINGS, UNCHANGED, Json, changed, response, review, without_warnings
+from tests.kube.reviews import (
+    SETTINGS,
+    UNCHANGED,
+    Json,
+    admitted,
+    changed,
+    environment,
+    response,
+    review,
+    without_warnings,
+    written,
+)
 
 RESOURCES = sorted(KubeSettings().codec().by_resource)
 JSON = st.recursive(
@@ -151,3 +163,11 @@ def test_two_large_objects_are_still_a_review() -> None:
     made = {"metadata": {"annotations": {"a": "x" * (MOST_BYTES // 4)}}, "spec": {}}
     asked = review(made, made, operation="UPDATE", resource="pods/status")
     assert response(mutate(asked, SETTINGS)) == UNCHANGED
+
+
+@pytest.mark.parametrize("slots", [one.slots for one in DIALECTS if one.slots is not None])
+def test_share_slots_that_a_user_requests_by_their_name_are_a_request_for_gpus(slots: str) -> None:
+    """Kubelet hands them out, so a pod that took them past the scheduler would take them from others."""
+    pod = admitted(written({slots: 4}))
+    assert pod["spec"]["schedulerName"] == "cotenant-scheduler"
+    assert "NVIDIA_VISIBLE_DEVICES" in environment(pod["spec"]["containers"][0])

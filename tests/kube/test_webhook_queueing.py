@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cotenant.kube.api.names import SCHEDULER_USER
-from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE
+from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE, HOLD
+from cotenant.kube.install.admission import terms_of
 from cotenant.kube.install.policies import admission_policies
 from cotenant.kube.settings import KubeSettings, QueuePart
 from cotenant.kube.webhook.mutation import mutate
@@ -52,6 +53,12 @@ def test_a_pod_of_a_gang_waits_wherever_it_is() -> None:
     assert not gates(admitted(written({}, annotations=PAIR)))
 
 
+def test_a_pod_of_a_podgroup_waits_wherever_it_is() -> None:
+    group = {"podGroupName": "train"}
+    assert gates(admitted(written(SLICE, schedulingGroup=group))) == [OURS]
+    assert not gates(admitted(written({}, schedulingGroup=group)))
+
+
 def test_gates_of_others_stay_and_a_second_look_changes_nothing() -> None:
     settings = queue(namespaces=("team",))
     once = admitted(written(SLICE, schedulingGates=[THEIRS]), settings)
@@ -80,10 +87,11 @@ def test_the_policy_says_the_same_whether_or_not_there_is_a_queue() -> None:
     for settings in (SETTINGS, queue(namespaces=("*",))):
         (found,) = [
             one["spec"]
-            for one in admission_policies(settings)
+            for one in admission_policies(terms_of(settings))
             if one["metadata"]["name"] == "cotenant-queue" and "validations" in one["spec"]
         ]
         assert found["failurePolicy"] == "Fail"
         assert found["matchConstraints"]["resourceRules"][0]["operations"] == ["UPDATE"]
-        assert SCHEDULER_USER in found["matchConditions"][0]["expression"]
-        assert found["validations"][0]["expression"].count(GATE) == 2
+        assert SCHEDULER_USER in found["validations"][0]["expression"]
+        assert found["matchConditions"][0]["expression"].count(GATE) == 2
+        assert HOLD in found["validations"][1]["expression"]

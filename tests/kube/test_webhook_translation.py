@@ -192,3 +192,9 @@ def test_the_author_of_a_pod_in_a_group_of_volcano_is_warned(amounts: Json, gang
     made = written(amounts, annotations={**GROUP, **gang}, schedulerName="volcano")
     warnings = response(mutate(review(made), SETTINGS)).get("warnings", [])
     assert any("start one by one" in warning for warning in warnings) == warned
+
+
+def test_the_author_of_a_pod_in_a_group_of_kubernetes_1_35_is_warned() -> None:
+    made = written({"nvidia.com/gpu": 1}, workloadRef={"name": "train", "podGroup": "workers"})
+    (warning,) = response(mutate(review(made), SETTINGS))["warnings"]
+    assert warning.startswith("cotenant: workloadRef: the pods of this group start one by one; cotenant.io/gang ")

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the commands for a cluster share: options, the connection, amounts, and how manifests are printed."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,8 @@ import click
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from cotenant.core.units import MiB, Percent
     from cotenant.kube.api.access import Access
     from cotenant.kube.api.client import Client
@@ -21,8 +22,8 @@ F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R")
 
 
-def cluster_options(command: F) -> F:
-    """Adds the options that select the cluster and the namespace."""
+def kubeconfig_options(command: F) -> F:
+    """Adds the options that select the cluster."""
     for option in (
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         click.option(
@@ -31,16 +32,23 @@ def cluster_options(command: F) -> F:
             metavar="FILE",
             help="Kubeconfig file. Default: as kubectl finds it.",
         ),
-        click.option("--namespace", "-n", metavar="NAME", help="Namespace. Default: that of the kubeconfig."),
     ):
         command = option(command)
     return command
+
+
+def cluster_options(command: F) -> F:
+    """Adds the options that select the cluster and the namespace."""
+    namespace = click.option("--namespace", "-n", metavar="NAME", help="Namespace. Default: that of the kubeconfig.")
+    return namespace(kubeconfig_options(command))
 
 
 def in_cluster(
     work: "Callable[[Client, str], Awaitable[R]]", namespace: str | None, kubeconfig: Path | None, context: str | None
 ) -> R:
     """Runs `work` with a client of the chosen cluster and the chosen namespace."""
+    import asyncio
+
     from cotenant.kube.deploy.session import session
 
     access, chosen = _access(namespace, kubeconfig, context)
@@ -67,7 +75,7 @@ def _access(namespace: str | None, kubeconfig: Path | None, context: str | None)
 class Connected:
     """A connection to a cluster for commands that wait and act in turns. Its tasks run while the command waits."""
 
-    def __init__(self, runner: asyncio.Runner, client: "Client", namespace: str) -> None:
+    def __init__(self, runner: "asyncio.Runner", client: "Client", namespace: str) -> None:
         self.client, self.namespace = client, namespace
         self._runner = runner
         self._tasks: list[asyncio.Task[object]] = []
@@ -83,6 +91,8 @@ class Connected:
             raise explained(error) from None
 
     def sleep(self, seconds: float) -> None:
+        import asyncio
+
         self.do(asyncio.sleep(seconds))
         for task in self._tasks:
             if task.done():
@@ -99,6 +109,8 @@ class Connected:
         self.do(self._end())
 
     async def _end(self) -> None:
+        import asyncio
+
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.client.close()
 
@@ -106,6 +118,8 @@ class Connected:
 @contextmanager
 def connected(namespace: str | None, kubeconfig: Path | None, context: str | None) -> Iterator[Connected]:
     """Connects to the chosen cluster and the chosen namespace."""
+    import asyncio
+
     from cotenant.kube.api.client import Client
     from cotenant.kube.deploy.session import AGENT, LIMITS
 

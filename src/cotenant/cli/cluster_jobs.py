@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--on kubernetes` of the commands for jobs: the same commands for jobs of a cluster."""
 
-import asyncio
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -91,6 +89,8 @@ def submit(
     priority = int(options["priority"])
 
     async def work(client: "Client", namespace: str) -> "JobView":
+        import asyncio
+
         chosen = await jobs.priority_class(client, priority)
         made = job if chosen is None else job_object(replace(request, priority_class=chosen))
         view = await jobs.create(client, namespace, made)
@@ -108,6 +108,8 @@ def submit(
 
 
 def _request(command: Sequence[str], options: Mapping[str, Any]) -> Any:
+    import secrets
+
     from cotenant.kube.deploy.pods import parse_variable
     from cotenant.kube.deploy.training import TrainingRequest
 
@@ -188,6 +190,31 @@ def cancel(where: Where, name: str, *, wait: bool) -> "JobView":
 
     check_name(name)
     return in_cluster(lambda client, namespace: jobs.cancel(client, namespace, name, wait=wait), *where)
+
+
+def hold(where: Where, name: str) -> "JobView":
+    """Holds a job, or `pod/NAME`, in the queue."""
+    from cotenant.kube.deploy import holding
+
+    name = _held_name(name)
+    return in_cluster(lambda client, namespace: holding.hold(client, namespace, name), *where)
+
+
+def release(where: Where, name: str) -> "JobView":
+    """Lets a held job, or `pod/NAME`, start."""
+    from cotenant.kube.deploy import holding
+
+    name = _held_name(name)
+    return in_cluster(lambda client, namespace: holding.release(client, namespace, name), *where)
+
+
+def _held_name(name: str) -> str:
+    """The name of a job, or `pod/NAME`."""
+    from cotenant.cli.pods import is_pod, pod_name
+    from cotenant.kube.deploy.holding import POD
+    from cotenant.kube.deploy.pods import check_name
+
+    return f"{POD}{pod_name(name)}" if is_pod(name) else check_name(name)
 
 
 def details(where: Where, name: str) -> dict[str, Any]:

@@ -1,27 +1,26 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant kube`: the processes that run in a cluster, the manifests that install them, and the demo."""
+"""`cotenant kube`: the processes that run in a cluster, the commands that install them, and the demo."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from cotenant.cli.cluster import print_manifests
 from cotenant.cli.inspect import inspect
 from cotenant.cli.kube_demo import demo
+from cotenant.cli.kube_install import install, kube_doctor, status, uninstall, upgrade
 from cotenant.errors import InputError
 from cotenant.node.devices.vendors import REAL_NAMES
 
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path, dir_okay=False)
-OUR_IMAGE = "localhost/cotenant:1"
-KUBE_SCHEDULER_IMAGE = "localhost/kube-scheduler:1"
 EPILOG = """\b
 Examples:
-  cotenant kube install --dev --image example/cotenant:1 --scheduler-image example/kube-scheduler:v1.34
-  cotenant kube install --dev --simulate 4 --gpu-memory 16GiB | kubectl apply -f -
+  cotenant kube install --wait
+  cotenant kube upgrade --set scheduler.replicas=3
+  cotenant kube status
   cotenant kube inspect gpushare
   cotenant kube demo --image example/workloads:1 --policy iadeep
 """
@@ -46,21 +45,35 @@ MPS_EPILOG = """\b
 Example:
   cotenant kube mps --node $(hostname)
 """
-INSTALL_EPILOG = """\b
-Examples:
-  cotenant kube install --dev | kubectl apply -f -
-  cotenant kube install --dev | kubectl delete -f -
+CLEAN_EPILOG = """\b
+Example:
+  cotenant kube clean
 """
+KEYS_EPILOG = """\b
+Example:
+  cotenant kube keys --certificate-days 365
+"""
+CERTIFICATE_DAYS = "Days for which new certificates are valid. Without it, another program creates them."
 
 
 @click.group(epilog=EPILOG)
 def kube() -> None:
-    """Shares the GPUs of a Kubernetes cluster: prints the manifests, inspects GPUs, runs the scheduler, the webhook and
+    """Shares the GPUs of a Kubernetes cluster: installs cotenant, inspects GPUs, runs the scheduler, the webhook and
     the agents."""
 
 
 kube.add_command(inspect)
 kube.add_command(demo)
+for command in (install, upgrade, uninstall, status):
+    kube.add_command(command)
+kube.add_command(kube_doctor, "doctor")
+
+
+def _simulated(_context: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
+    if text is None or text == "auto":
+        return text
+    found: int = click.IntRange(1, 64)(text, option, _context)
+    return found
 
 
 def cluster_options(command: F) -> F:
@@ -123,6 +136,7 @@ def cluster_options(command: F) -> F:
     metavar="NAMESPACE/NAME",
     help="Lease of the kube-scheduler in the same pod. Without it there must be only one scheduler.",
 )
+@click.option("--certificate-days", type=click.IntRange(1, 3650), help=CERTIFICATE_DAYS)
 def scheduler(extender: str, status: str | None, lease: str | None, **options: Any) -> None:
     """Runs the scheduler: the extender of a stock kube-scheduler."""
     from cotenant.kube.scheduler.process import SchedulerOptions, serve
@@ -162,7 +176,15 @@ def webhook(listen: str, **options: Any) -> None:
 @click.option("--key", type=FILE, metavar="FILE", help="Private key of the certificate (PEM).")
 @click.option("--name", default="cluster", show_default=True, help="Name of the cluster on the pages.")
 @click.option("--history", type=FILE, metavar="FILE", help="File for the last day. Default: it is kept in memory.")
-@click.option("--actions", is_flag=True, help="Let viewers delete pods and cordon GPUs, with their own rights.")
+@click.option(
+    "--decisions-key",
+    type=FILE,
+    metavar="FILE",
+    help="File with the key that `cotenant report` must send. Default: it cannot ask.",
+)
+@click.option(
+    "--actions", is_flag=True, help="Let viewers delete and hold pods and cordon GPUs, with their own rights."
+)
 def web(listen: str, **options: Any) -> None:
     """Serves pages that show the GPUs of a cluster, its pods and its queue. A viewer signs in with a token of the
     cluster and sees what the API server lets the token's user see."""
@@ -175,7 +197,12 @@ def web(listen: str, **options: Any) -> None:
 @cluster_options
 @click.option("--node", required=True, metavar="NAME", help="Name of the node in the cluster.")
 @click.option("--vendor", type=click.Choice(REAL_NAMES), help="Use only the GPUs of this vendor.")
-@click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs, for nodes without any.")
+@click.option(
+    "--simulate",
+    callback=_simulated,
+    metavar="COUNT|auto",
+    help="Simulate this number of GPUs, for nodes without any; auto: two, as long as the cluster has no GPUs.",
+)
 @click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
 @click.option("--gpu-type", metavar="NAME", help="Type name of the simulated GPUs.")
 @click.option(
@@ -206,86 +233,43 @@ def mps(node: str) -> None:
     serve(HostPlaces().mps.seen, f"agent of {node}")
 
 
-@kube.command(epilog=INSTALL_EPILOG, short_help="Prints the manifests of an installation.")
+@kube.command(epilog=CLEAN_EPILOG, short_help="Removes what agents have written on nodes.")
 @click.option(
-    "--dev", is_flag=True, help="Create a self-signed certificate. Required: there is no other way to install yet."
+    "--kubeconfig",
+    type=FILE,
+    metavar="FILE",
+    help="Kubeconfig file. Default: as kubectl finds it, or the pod's service account.",
 )
-@click.option(
-    "--replicas",
-    type=click.IntRange(1, 9),
-    default=1,
-    show_default=True,
-    help="Number of replicas of the scheduler, one of which leads, and of the webhook.",
-)
-@click.option("--image", default=OUR_IMAGE, show_default=True, help="Image that contains cotenant.")
-@click.option(
-    "--scheduler-image",
-    default=KUBE_SCHEDULER_IMAGE,
-    show_default=True,
-    help="Image of the stock kube-scheduler, of the version that your cluster runs.",
-)
-@click.option(
-    "--pull",
-    type=click.Choice(["Always", "IfNotPresent", "Never"]),
-    default="IfNotPresent",
-    show_default=True,
-    help="Image pull policy.",
-)
-@click.option("--settings", type=FILE, metavar="FILE", help="Settings file (YAML).")
-@click.option("--no-pages", is_flag=True, help="Leave out the pages (`kube web`).")
-@click.option("--page-actions", is_flag=True, help="Let viewers of the pages act, with their own rights.")
-@click.option("--vendor", type=click.Choice(REAL_NAMES), help="Use only the GPUs of this vendor.")
-@click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs on every node.")
-@click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
-@click.option("--gpu-type", metavar="NAME", help="Type name of the simulated GPUs.")
-@click.option("--strict", is_flag=True, help="Pass GPUs to containers by CDI.")
-@click.option("--mps", is_flag=True, help="Let pods use NVIDIA GPUs through MPS: adds a privileged MPS supervisor.")
-@click.option(
-    "--node-selector", multiple=True, metavar="KEY=VALUE", help="Run agents only on nodes with this label; repeatable."
-)
-@click.option(
-    "--output", "-o", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Output format."
-)
-def install(dev: bool, output: str, **options: Any) -> None:
-    """Prints the manifests of an installation: `kubectl apply -f -` installs them, `kubectl delete -f -` removes
-    them."""
-    if not dev:
-        raise InputError("kube install needs --dev, the only way to install yet (with a self-signed certificate)")
-    from cotenant.kube.install.certificate import service_certificate
-    from cotenant.kube.install.manifests import manifests
+def clean(kubeconfig: Path | None) -> None:
+    """Ends all agents of an installation and removes what they have written on their nodes. The chart runs this in a
+    job before it is uninstalled."""
+    from cotenant.cli.cluster import in_cluster
+    from cotenant.kube.install.cleaning import clean_nodes
 
-    found = manifests(_install_options(**options), service_certificate)
-    print_manifests(found, output)
+    async def work(client: Any, _namespace: str) -> None:
+        await clean_nodes(client, click.echo)
+
+    in_cluster(work, None, kubeconfig, None)
 
 
-def _install_options(
-    image: str,
-    scheduler_image: str,
-    pull: str,
-    settings: Path | None,
-    replicas: int,
-    no_pages: bool,
-    page_actions: bool,
-    node_selector: Sequence[str],
-    **agents: Any,
-) -> Any:
-    from cotenant.kube.install.manifests import InstallOptions
-    from cotenant.kube.install.workloads import AgentFlags, Images
+@kube.command(epilog=KEYS_EPILOG, short_help="Creates the keys of an installation.")
+@click.option(
+    "--kubeconfig",
+    type=FILE,
+    metavar="FILE",
+    help="Kubeconfig file. Default: as kubectl finds it, or the pod's service account.",
+)
+@click.option("--certificate-days", type=click.IntRange(1, 3650), help=CERTIFICATE_DAYS)
+def keys(kubeconfig: Path | None, certificate_days: int | None) -> None:
+    """Creates the Secrets of an installation that are missing. The chart runs this in a job before anything else."""
+    from cotenant.cli.cluster import in_cluster
+    from cotenant.kube.api.keys import create_missing
 
-    if agents["gpu_memory"] is not None:
-        memory(agents["gpu_memory"])
-    if agents["simulate"] is None and (agents["gpu_memory"] or agents["gpu_type"]):
-        raise InputError(
-            "kube install: --gpu-memory and --gpu-type need --simulate COUNT, because they describe simulated GPUs"
-        )
-    return InstallOptions(
-        images=Images(ours=image, kube_scheduler=scheduler_image, pull=pull),
-        agents=AgentFlags(nodes=dict(map(_label, node_selector)), **agents),
-        settings=settings,
-        replicas=replicas,
-        pages=not no_pages,
-        actions=page_actions,
-    )
+    async def work(client: Any, _namespace: str) -> list[str]:
+        return await create_missing(client, certificate_days)
+
+    written = in_cluster(work, None, kubeconfig, None)
+    click.echo(f"created: {', '.join(written)}" if written else "all keys are there")
 
 
 def address(text: str) -> tuple[str, int]:
@@ -301,20 +285,3 @@ def _lease(text: str) -> tuple[str, str]:
     if not (namespace and slash and name) or "/" in name:
         raise InputError(f"--lease {text!r}: expected NAMESPACE/NAME")
     return namespace, name
-
-
-def memory(text: str) -> int:
-    """Parses an amount of memory into MiB."""
-    from cotenant.core.units import parse_memory
-
-    try:
-        return parse_memory(text)
-    except ValueError as error:
-        raise InputError(f"--gpu-memory {error}") from None
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise InputError(f"--node-selector {text!r}: expected KEY=VALUE")
-    return key, value

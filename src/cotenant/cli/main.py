@@ -14,6 +14,7 @@ import click
 from cotenant import __version__
 from cotenant.cli.output import print_error
 from cotenant.errors import CotenantError, InputError
+from cotenant.extras import missing_package
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 FAILED = 1
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-EXTRAS = {
-    **dict.fromkeys(("h11", "grpc", "google", "uvloop", "httptools"), "kube"),
-    **dict.fromkeys(("jax", "jaxlib"), "workloads"),
-    **dict.fromkeys(("mcp", "mcp_types", "pydantic"), "mcp"),
-}
-"""package that not every installation has -> the extra of cotenant that installs it"""
 
 
 SECTIONS = {
@@ -79,6 +74,7 @@ SECTIONS = {
     },
     "Compare policies without a GPU": {
         "simulate": ("simulate", "Replays a trace of jobs under several policies."),
+        "traces": ("traces", "Lists public traces, and adds them to the data folder."),
         "predictor": ("predictor", "Trains and evaluates the interference predictor."),
         "experiment": ("experiment", "Reruns the studies behind the published results."),
     },
@@ -189,11 +185,10 @@ def main(*prefix: str) -> None:
         print_error(f"{error.format_message()} See {path} --help")
         code = error.exit_code
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
+        message = missing_package(error)
+        if message is None:
             raise
-        extra = EXTRAS[package]
-        print_error(f"this command needs the package {package}: install it with `pip install 'cotenant[{extra}]'`")
+        print_error(message)
         code = FAILED
     except (KeyboardInterrupt, click.Abort):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C while we exit would print a traceback

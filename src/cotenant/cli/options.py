@@ -110,6 +110,21 @@ def finite(_context: click.Context, option: click.Parameter, value: float | None
     return value
 
 
+def weights(_context: click.Context, option: click.Parameter, text: str) -> tuple[tuple[tuple[str, ...], float], ...]:
+    """Converts `vision=2,vision/alice=3` into the weights of accounts."""
+    found: dict[tuple[str, ...], float] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, _, number = part.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not (name and 0 < weight < math.inf):
+            raise InputError(f"{option.opts[0]} {part[:60]}: expected a name and a positive number, such as vision=2")
+        found[tuple(name.split("/"))] = weight
+    return tuple(found.items())
+
+
 def complete_files(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[object]":
     """Lets the shell complete file names."""
     from click.shell_completion import CompletionItem
@@ -135,9 +150,9 @@ def complete_policies(_context: click.Context, _parameter: click.Parameter, inco
 
 
 def complete_queues(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from cotenant.core.placement.policies import QUEUES
+    from cotenant.core.placement.policies import LIVE_QUEUES
 
-    return _last_of_list(incomplete, list(QUEUES))
+    return _last_of_list(incomplete, list(LIVE_QUEUES))
 
 
 def complete_states(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

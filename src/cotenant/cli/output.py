@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-import msgspec
 
 from cotenant.wire.text import printable
 
@@ -26,7 +25,9 @@ def emit(value: object, output: str, columns: Columns, empty: str = "nothing to 
 def render(value: object, output: str, draw: Callable[[bool], None]) -> None:
     """Prints a value in the chosen format; `draw(wide)` prints it as tables."""
     if output == "json":
-        click.echo(msgspec.json.encode(value, order="deterministic"))
+        from msgspec import json
+
+        click.echo(json.encode(value, order="deterministic"))
     elif output == "yaml":
         from msgspec import yaml
 

@@ -45,6 +45,14 @@ def is_pod(name: str) -> bool:
     return name.startswith(PREFIXES)
 
 
+def pod_name(name: str) -> str:
+    """The name of a pod that is given as pod/NAME."""
+    pod = name.partition("/")[2]
+    if not pod or "/" in pod:
+        raise InputError(f"pod/{pod[:80]}: expected pod/NAME; give the namespace with -n")
+    return pod
+
+
 def ask_about_pod(name: str, namespace: str | None, kubeconfig: Path | None) -> "WhyPod":
     """The scheduler's answer about a pod, given as pod/NAME, through the API server."""
     import asyncio
@@ -53,9 +61,7 @@ def ask_about_pod(name: str, namespace: str | None, kubeconfig: Path | None) -> 
     from cotenant.kube.api.access import find_access
     from cotenant.kube.scheduler.why import ask_scheduler
 
-    pod = name.partition("/")[2]
-    if not pod or "/" in pod:
-        raise InputError(f"pod/{pod[:80]}: expected pod/NAME; give the namespace with -n")
+    pod = pod_name(name)
     access = find_access(os.environ, kubeconfig)
     return asyncio.run(ask_scheduler(access, namespace or access.namespace, pod))
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant report`: what a machine or a cluster did in the last hours or days, and what sharing saved."""
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from cotenant.errors import CotenantError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cotenant.history.day_report import DayReport, Group
+    from cotenant.history.day_report import DayReport, Group, Use
 
 FORMATS = ("table", "json", "yaml", "csv", "html")
 DAY_S = 86_400.0
@@ -66,7 +67,7 @@ def day_report(
     seconds: float, recording: Path | None, on: str, namespace: str | None, kubeconfig: Path | None
 ) -> "DayReport":
     """The report of a period; CotenantError if nothing was recorded."""
-    from cotenant.history.day_report import make_report
+    from cotenant.history.day_report import Use, make_report
     from cotenant.history.recorded import open_recording, read_recording
     from cotenant.sim.exclusive import replay_exclusive
 
@@ -79,18 +80,37 @@ def day_report(
         if not lines:
             raise CotenantError("nothing was recorded in that time")
         found = read_recording(lines, "the recording")
-    use: dict[str, float | None] = {}
+    use, notes = Use(), list[str]()
     if recording is None and on != KUBERNETES:
         use = _measured_use(int(now - seconds), int(now) + 1)
+    elif recording is None:
+        use, notes = _measured_in_cluster(now - seconds, kubeconfig)
     since = max(now - seconds, found.start)
     names = None if namespace is None else frozenset((namespace,))
     exclusive = replay_exclusive(found, since, now) if names is None else None
-    return make_report(found, since, now, exclusive=exclusive, namespaces=names, **use)
+    return make_report(found, since, now, use=use, exclusive=exclusive, namespaces=names, notes=notes)
 
 
-def _measured_use(since: int, until: int) -> dict[str, float | None]:
-    """The mean utilisation and the mean part of the memory in use, from the history; None: not known."""
+def _measured_in_cluster(since: float, kubeconfig: Path | None) -> "tuple[Use, list[str]]":
+    """The mean use of all GPUs, which the pages of the cluster record; and what a reader should know about it."""
+    import asyncio
+
+    from cotenant.history.day_report import Use
+    from cotenant.kube.api.access import find_access
+    from cotenant.web.kube.usage import ask_usage
+
+    try:
+        found = asyncio.run(ask_usage(find_access(os.environ, kubeconfig), since))
+    except CotenantError as error:
+        return Use(), [f"utilisation and memory in use are not known: {error}"]
+    note = f"utilisation and memory in use are means over all GPUs of the cluster and the last {found.hours:.1f} h"
+    return Use(found.utilisation, found.memory_percent), [note] if found.hours else []
+
+
+def _measured_use(since: int, until: int) -> "Use":
+    """The mean use of all GPUs, from the history."""
     from cotenant.cli.client import Client, NotFoundError
+    from cotenant.history.day_report import Use
 
     def mean(quantity: str) -> float | None:
         path = f"/v1/history?kind=gpu&quantity={quantity}&since={since}&until={until}&points=1"
@@ -100,9 +120,9 @@ def _measured_use(since: int, until: int) -> dict[str, float | None]:
     try:
         used, whole = mean("memory_used_mib"), mean("memory_mib")
         share = None if used is None or not whole else 100 * used / whole
-        return {"utilisation": mean("utilisation"), "memory_percent": share}
+        return Use(mean("utilisation"), share)
     except NotFoundError:  # it keeps no history
-        return {}
+        return Use()
 
 
 def formatted(made: "DayReport", output: str) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotenant.cli.options import complete_policies, finite, folder_option, output_option, processes_option
+from cotenant.cli.options import complete_policies, finite, folder_option, output_option, processes_option, weights
 from cotenant.cli.output import progress
+from cotenant.cli.request import length
 from cotenant.core.placement.policies import ORDERS, QUEUES
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
@@ -116,7 +117,23 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str | None) -
     type=click.Choice(list(QUEUES)),
     default="fifo",
     show_default=True,
-    help="timed: queue order among jobs of equal priority; srpt and las preempt running jobs.",
+    help="timed: queue order among jobs of equal priority; srpt and las preempt running jobs; fair shares GPUs among "
+    "the groups and users of the trace.",
+)
+@click.option(
+    "--half-life",
+    metavar="7d",
+    callback=length,
+    default="7d",
+    show_default=True,
+    help="with --queue fair: time in which half of the past use is forgotten.",
+)
+@click.option(
+    "--weights",
+    metavar="NAME=N,…",
+    callback=weights,
+    default="",
+    help="with --queue fair: weights of groups and users, such as vision=2,vision/alice=3. Default: 1.",
 )
 @click.option(
     "--backfill/--no-backfill",
@@ -256,6 +273,8 @@ def _plan(
     vary: str | None,
     order: str,
     queue: str,
+    half_life: float,
+    weights: tuple[tuple[tuple[str, ...], float], ...],
     backfill: bool,
     round_seconds: float,
     restart: float,
@@ -266,6 +285,7 @@ def _plan(
     **same: Any,
 ) -> "Plan":
     """The plan that the options describe; `same` are options that a plan has under the same name."""
+    from cotenant.core.queueing.fair import FairSettings
     from cotenant.sim.experiment import Plan
     from cotenant.sim.timed import Timing
     from cotenant.sim.traces.recorded import is_recorded
@@ -274,6 +294,7 @@ def _plan(
     several = mode == "timed" and seed_numbers is None and not record and not is_recorded(trace)
     timing = Timing(
         queue=queue,
+        fair=FairSettings(half_life=Seconds(half_life), weights=weights),
         backfill=backfill,
         round=Seconds(round_seconds),
         restart=Seconds(restart),

@@ -6,7 +6,8 @@ Every setting has a default, so an empty file is valid. An unknown name is an er
 `docs/reference/kube-settings.md` documents each of them; a test compares the two.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,10 @@ from cotenant.kube.codec.isolation import Isolation
 from cotenant.kube.codec.settings import DIALECTS, Settings, Unmeasured
 from cotenant.kube.codec.vgpu import VGPU, hami_annotations
 from cotenant.wire.codec import read_bounded
+from cotenant.wire.migration import Step, migrate
 
+MIGRATIONS: Sequence[Step] = ()
+"""What differs between the versions of the file: step n leads from version n to n + 1. Released steps never change."""
 MOST_BYTES = 1024 * 1024
 SCHEDULER_NAME = "cotenant-scheduler"
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -200,11 +204,11 @@ class QueuePart(_Section, frozen=True):
 
     def check(self) -> None:
         """InputError if the queue order is unknown."""
-        from cotenant.core.placement.policies import QUEUES  # loads numpy, which an agent must not
+        from cotenant.core.placement.policies import LIVE_QUEUES  # loads numpy, which an agent must not
 
-        if self.order not in QUEUES:
+        if self.order not in LIVE_QUEUES:
             raise InputError(
-                f"queue.order: unknown queue order {self.order!r:.60}; expected one of {', '.join(QUEUES)}"
+                f"queue.order: unknown queue order {self.order!r:.60}; expected one of {', '.join(LIVE_QUEUES)}"
             )
 
     def takes(self, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -313,7 +317,7 @@ class KubeSettings(_Section, frozen=True, dict=True):
     """The whole file."""
 
     version: Literal[1] = 1
-    """Version of this format."""
+    """Version of this format. An older one is read by `MIGRATIONS`; a newer one is refused."""
     compat: Literal["hami"] | None = None
     """A system whose defaults apply to all settings that the file omits."""
     dialects: Mapping[str, ResourceNames | None] = {}
@@ -401,21 +405,28 @@ def has_label(labels: Mapping[str, str], text: str) -> bool:
     return bool(key) and key in labels and value in (None, labels[key])
 
 
-def read_settings(path: Path | None, *, check_queue: bool = True) -> KubeSettings:
+def read_settings(
+    path: Path | None, *, check_queue: bool = True, migrations: Sequence[Step] = MIGRATIONS
+) -> KubeSettings:
     """Read a settings file, or return the defaults if there is none; InputError names the file and the fault."""
     if path is None:
         return KubeSettings()
     content = read_bounded(path, MOST_BYTES, "a settings file")
-    return parse_settings(content, f"settings {path}", check_queue=check_queue)
+    return parse_settings(content, f"settings {path}", check_queue=check_queue, migrations=migrations)
 
 
-def parse_settings(content: bytes, what: str = "settings", *, check_queue: bool = True) -> KubeSettings:
+def parse_settings(
+    content: bytes, what: str = "settings", *, check_queue: bool = True, migrations: Sequence[Step] = MIGRATIONS
+) -> KubeSettings:
     """Parse settings from YAML; InputError starts with `what` and says what is wrong.
 
     Agents have no queue and do not check its order: the core's table of queue orders would load numpy on every node.
+    Standard error gets one line for each change since the version of the file.
     """
     try:
         found = yaml.safe_load(content)
+        if isinstance(found, Mapping):
+            found = migrate(found, migrations, lambda line: print(f"{what}: {line}", file=sys.stderr))
         settings = msgspec.convert({} if found is None else found, KubeSettings)
         if settings.compat is not None:
             settings = msgspec.convert(_merged(COMPAT[settings.compat], found), KubeSettings)

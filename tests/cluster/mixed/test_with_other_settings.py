@@ -8,7 +8,6 @@ The changed settings stay, so this is the last file of the folder.
 
 import json
 import re
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 from tests.cluster.engine import Engine, gpus_of
 from tests.cluster.examples import EXAMPLES, apply, run_in
 from tests.cluster.gpus import GpuModel
-from tests.cluster.images import OURS, PACKAGES, PYTHON
+from tests.cluster.images import WORKLOADS, workloads_image
 from tests.cluster.mixed.world import SETTINGS, cards_of, change_settings
 from tests.cluster.pods import pod_of_job
 from tests.cluster.test_examples import running
@@ -32,9 +31,9 @@ SMALL = ["--size", "tiny", "--case", "5.1", "--seconds", "0.1"]
 
 
 @pytest.fixture(scope="module")
-def both_changed(both: Engine, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+def both_changed(both: Engine) -> Engine:
     """With a third node, whose GPU has no virtual memory behind it."""
-    change_settings(both, SHARED, tmp_path_factory.mktemp("changed") / "settings.yaml")
+    change_settings(both, SHARED)
     third = both.cluster.add_node([GpuModel("NVIDIA A10", 8000)])
     for node, labels in ((third, {"gpu": "on"}), ("node1", {"example.com/virtual-memory": "true"})):
         both.cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}})
@@ -68,21 +67,15 @@ def test_pods_of_env_share_use_one_mlu_by_its_number(changed: Engine) -> None:
 
 
 def small(folder: Path) -> None:
-    """Writes an overlay of the example: its image is that of the tests, to which the JAX of this machine is mounted."""
-    main = {
-        "name": "main",
-        "command": ["cotenant", "ai-benchmark", *SMALL, "--output", "json"],
-        "env": [{"name": "PYTHONPATH", "value": f"{OURS}:{PACKAGES}:/opt/jax"}],
-        "volumeMounts": [{"name": "jax", "mountPath": "/opt/jax", "readOnly": True}],
-    }
-    jax = {"name": "jax", "hostPath": {"path": sysconfig.get_paths()["purelib"]}}
+    """Writes an overlay of the example: less work, and our image with the benchmark tasks."""
+    main = {"name": "main", "command": ["cotenant", "ai-benchmark", *SMALL, "--output", "json"]}
     patch = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": "any"},
-        "spec": {"template": {"spec": {"containers": [main], "volumes": [jax]}}},
+        "spec": {"template": {"spec": {"containers": [main]}}},
     }
-    image, _, tag = PYTHON.partition(":")
+    image, _, tag = WORKLOADS.partition(":")
     overlay = {
         "namespace": SPACE,
         "resources": ["ai-benchmark.yaml"],
@@ -96,6 +89,7 @@ def small(folder: Path) -> None:
 def test_the_ai_benchmark_compares_its_three_settings(changed: Engine, tmp_path: Path) -> None:
     small(tmp_path)
     cluster = changed.cluster
+    cluster.add_image(workloads_image())
     cluster.kubectl("apply", "-k", str(tmp_path))
     files, speeds, nodes = [], [], {}
     for name in ("native", "vgpu", "virtual"):

@@ -13,7 +13,7 @@ from cotenant.kube.api.names import AGENT, NAMESPACE, SCHEDULER, WEBHOOK, labels
 from cotenant.kube.codec.inventory import AWAY, INVENTORY
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
-from tests.cluster.engine import Engine, manifests, running_engine
+from tests.cluster.engine import Engine, chart_values, manifests, run_install, running_engine
 from tests.cluster.gpus import GpuModel, uuid
 from tests.cluster.runtime import STATE
 from tests.native import kit
@@ -33,7 +33,7 @@ namespaces:
   observed: {{isolation: none}}
   benchmark: {{isolation: optional}}
 """
-AGENT_OPTIONS = ("--node-selector", "gpu=on")
+VALUES = {"agent": {"nodeSelector": {"gpu": "on"}}}
 SMALL_MIB, LARGE_MIB = 50, 3000
 """what is handed out of the two cards"""
 MLU_AGENT = "cotenant-mlu-agent"
@@ -45,17 +45,17 @@ MLU_CARDS = (GpuModel(MLU, MLU_MIB),) * 2
 def running_both(folder: Path, programs: Binaries) -> Iterator[Engine]:
     """The cluster, once both agents have published their GPUs."""
     labels = {"gpu": "on"}
-    with running_engine(folder, programs, gpus=CARDS, settings=SETTINGS, agents=AGENT_OPTIONS, labels=labels) as engine:
+    with running_engine(folder, programs, gpus=CARDS, settings=SETTINGS, values=VALUES, labels=labels) as engine:
         node = engine.cluster.add_node(MLU_CARDS)
-        engine.cluster.kubectl("apply", "--filename=-", feed=mlu_agents(folder / "settings.yaml", node))
+        engine.cluster.kubectl("apply", "--filename=-", feed=mlu_agents(SETTINGS, node))
         wait_for("the MLUs", lambda: has_mlus(engine, node))
         yield engine
 
 
-def mlu_agents(settings: Path, node: str) -> str:
+def mlu_agents(settings: str, node: str) -> str:
     """A second set of agents, on this node only, also after the node was deleted and has come back."""
-    printed = json.loads(manifests(settings, "--node-selector", f"kubernetes.io/hostname={node}"))
-    (found,) = (one for one in printed["items"] if one["kind"] == "DaemonSet")
+    printed = manifests(settings, agent={"nodeSelector": {"kubernetes.io/hostname": node}})
+    (found,) = (one for one in printed if one["kind"] == "DaemonSet")
     labels = dict(labels_of(MLU_AGENT))
     found["metadata"]["name"] = MLU_AGENT
     found["spec"]["selector"]["matchLabels"] = labels
@@ -63,11 +63,10 @@ def mlu_agents(settings: Path, node: str) -> str:
     return json.dumps(found)
 
 
-def change_settings(engine: Engine, text: str, file: Path) -> None:
-    """Installs once more with other settings, as an administrator does, and returns when all pods have them."""
-    file.write_text(text)
-    for objects in (manifests(file, *AGENT_OPTIONS), mlu_agents(file, "node2")):
-        engine.cluster.kubectl("apply", "--filename=-", feed=objects)
+def change_settings(engine: Engine, text: str) -> None:
+    """Upgrades with other settings, as an administrator does, and returns when all pods have them."""
+    run_install(engine.cluster, "upgrade", chart_values(text, **VALUES), "--reset-values")
+    engine.cluster.kubectl("apply", "--filename=-", feed=mlu_agents(text, "node2"))
     for name in (f"deployment/{SCHEDULER}", f"deployment/{WEBHOOK}", f"daemonset/{AGENT}", f"daemonset/{MLU_AGENT}"):
         engine.cluster.kubectl("rollout", "status", name, f"--namespace={NAMESPACE}", "--timeout=120s")
     engine.wait_for_agent("node1")

@@ -14,13 +14,14 @@ import pytest
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
-from cotenant.kube.agent.publishing import OwnNode, take_back
+from cotenant.kube.agent.publishing import OwnNode
 from cotenant.kube.agent.reporting import annotations_for, host_memory_note, scaling_note, shared_machine, topology_text
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.objects import decode_node
 from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, OWN_TOTALS, machine_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.codec.vgpu import VGPU
+from cotenant.kube.codec.withdrawing import take_back
 from cotenant.kube.settings import parse_settings
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.agent_node.waiting import PACE, client_of, in_loop, running, until

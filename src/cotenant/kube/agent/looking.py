@@ -9,12 +9,15 @@ from dataclasses import replace
 
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError, DeviceError, InputError
-from cotenant.kube.agent.options import AgentOptions, Intervals
+from cotenant.kube.agent.options import AgentOptions, Intervals, checked_memory
 from cotenant.kube.agent.reporting import UsageReport, shared_machine
+from cotenant.kube.agent.simulating import AUTO, Simulation
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.settings import KubeSettings
-from cotenant.node.devices.backend import Backend
+from cotenant.node.devices.backend import Backend, NoDriverError
+from cotenant.node.devices.finding import DEFAULT_SIMULATED
 from cotenant.node.devices.nvml import NvmlBackend
+from cotenant.node.devices.simulated import SimulatedBackend
 from cotenant.node.devices.vendors import Vendor, vendor_of_type
 from cotenant.node.offers import Offers
 from cotenant.node.preload import find_library
@@ -31,7 +34,9 @@ class NodeGpus:
         error_log: ErrorLog,
         intervals: Intervals,
         find: Callable[[AgentOptions], Backend],
+        simulation: Simulation,
     ) -> None:
+        self._simulation = simulation
         self._options, self._settings, self._usage = options, settings, usage
         self._error_log, self._intervals, self._find = error_log, intervals, find
         self._offers: Offers | None = None
@@ -43,9 +48,19 @@ class NodeGpus:
             try:
                 return await asyncio.to_thread(self._find, self._options)
             except DeviceError as error:
+                if isinstance(error, NoDriverError) and await self._may_simulate():
+                    return SimulatedBackend(DEFAULT_SIMULATED, memory=checked_memory(self._options))
                 failed(str(error))
                 self._error_log.report("GPUs", f"{error}; trying again every {self._intervals.retry_s:.0f} s")
             await asyncio.sleep(self._intervals.retry_s)
+
+    async def _may_simulate(self) -> bool:
+        if self._options.simulate != AUTO:
+            return False
+        reason = await self._simulation.obstacle()
+        if reason is not None:
+            self._error_log.report("simulated GPUs", f"none: {reason}")
+        return reason is None
 
     def vendor_of(self, backend: Backend) -> Vendor:
         """Whose GPUs the cluster sees; simulated ones stand for those of a vendor."""

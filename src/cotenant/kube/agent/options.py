@@ -4,6 +4,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from cotenant.core.units import MiB, parse_memory
 from cotenant.errors import InputError
@@ -30,8 +31,8 @@ class AgentOptions:
     """None: that of the environment, or of the pod that the agent runs in."""
     vendor: str | None = None
     """Whose GPUs are handed out; None: those of the first vendor in the table whose driver answers."""
-    simulate: int | None = None
-    """Number of GPUs to simulate instead of real ones."""
+    simulate: int | Literal["auto"] | None = None
+    """Number of GPUs to simulate instead of real ones; `auto`: a few, if the whole cluster has no GPUs."""
     gpu_memory: str | None = None
     """Memory of each simulated GPU, such as 16GiB."""
     gpu_type: str | None = None
@@ -75,7 +76,7 @@ class Intervals:
 
 def find_gpus_of(options: AgentOptions) -> Backend:
     """Simulated GPUs only if they were requested: a node whose driver failed must not seem to have other GPUs."""
-    if options.simulate is not None:
+    if isinstance(options.simulate, int):
         return SimulatedBackend(options.simulate, memory=checked_memory(options))
     return find_gpus(None if options.vendor is None else Vendor(options.vendor))
 

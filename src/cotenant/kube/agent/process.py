@@ -17,7 +17,7 @@ from typing import NoReturn
 from cotenant import __version__
 from cotenant.core.model import Machine
 from cotenant.core.units import MIB_BYTES, MiB, format_memory
-from cotenant.errors import InputError
+from cotenant.errors import CotenantError, InputError
 from cotenant.kube.agent.comparing import Comparison
 from cotenant.kube.agent.grants import PodGrants
 from cotenant.kube.agent.jobs import Jobs
@@ -31,7 +31,7 @@ from cotenant.kube.agent.orphans import NodePods
 from cotenant.kube.agent.plugin import Plugins, count_resources
 from cotenant.kube.agent.pod_usage import beyond_assignment
 from cotenant.kube.agent.profiles import OwnProfiles
-from cotenant.kube.agent.publishing import OwnNode, take_back
+from cotenant.kube.agent.publishing import OwnNode
 from cotenant.kube.agent.regions import is_bounded, mount_regions
 from cotenant.kube.agent.reporting import (
     UsageReport,
@@ -39,6 +39,7 @@ from cotenant.kube.agent.reporting import (
     host_memory_note,
     scaling_note,
 )
+from cotenant.kube.agent.simulating import AUTO, Simulation
 from cotenant.kube.agent.totals import NodeTotals
 from cotenant.kube.agent.training import Training
 from cotenant.kube.api.access import Access, find_access
@@ -47,6 +48,7 @@ from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.metrics import count_request
 from cotenant.kube.codec.agent_report import REPORT, nvidia_driver, report_for
 from cotenant.kube.codec.inventory import AWAY, CLOSED, GRANTS, ORPHANS, SERVERS, USED, ClosedGpu, closed_for
+from cotenant.kube.codec.withdrawing import take_back
 from cotenant.kube.settings import KubeSettings, MetricsPart, read_settings
 from cotenant.node.agent import JobEvent
 from cotenant.node.devices.backend import Backend
@@ -130,13 +132,16 @@ class Agent:
         self._say, self._intervals = say, intervals
         self._machine = Machine(name=options.node, gpus=())
         self._usage = UsageReport(lambda text: self._node.want({USED: text}), intervals.use_s)
-        self._gpus = NodeGpus(options, settings, self._usage, self.error_log, intervals, find or find_gpus_of)
+        self._client = Client(access, agent="cotenant-agent")
+        self._simulation = Simulation(self._client, options.node)
+        self._gpus = NodeGpus(
+            options, settings, self._usage, self.error_log, intervals, find or find_gpus_of, self._simulation
+        )
         self._changed = asyncio.Event()
         """Something that is published may have changed: the GPUs, a pod, or whether kubelet watches."""
         self._grants: PodGrants | None = None
         """None: the GPUs were not found yet."""
         self._leaving = False
-        self._client = Client(access, agent="cotenant-agent")
         self._node = OwnNode(
             self._client,
             options.node,
@@ -296,11 +301,21 @@ class Agent:
                     tasks.create_task(grants.run())
                 tasks.create_task(self._comparison.run(plugins.listed))
                 tasks.create_task(self._say_when_published(backend))
+                if self._options.simulate == AUTO and backend.vendor is Vendor.SIMULATED:
+                    self._say("agent: SIMULATES GPUs, because no node of the cluster has any")
+                    tasks.create_task(self._end_simulation())
                 if self.mps is not None:
                     self.mps.follow(self._machine)
                     tasks.create_task(self._run_mps(self.mps))
         finally:
             backend.close()
+
+    async def _end_simulation(self) -> NoReturn:
+        """Ends the agent as soon as the cluster has real GPUs: then no pod may get simulated ones."""
+        while (reason := await self._simulation.obstacle()) is None:
+            await asyncio.sleep(self._intervals.retry_s)
+        await take_back(self._client, self._options.node)
+        raise CotenantError(f"the simulated GPUs of this node end: {reason}")
 
     def _prepare_mps(self, backend: Backend) -> None:
         if self._options.mps and isinstance(backend, NvmlBackend):

@@ -18,7 +18,7 @@ from cotenant.kube.api.decoding import NODES
 from cotenant.kube.api.objects import Node
 from cotenant.kube.api.reflector import Pace, Reflector, older
 from cotenant.kube.codec.amounts import parse_quantity
-from cotenant.kube.codec.inventory import OWN_TOTALS, SAID
+from cotenant.kube.codec.inventory import OWN_TOTALS
 
 PATCHES_S = 1.0
 """Shortest time between two writes of the node."""
@@ -174,12 +174,3 @@ def _amount(written: str | int | None) -> int | None:
         return None if written is None else int(parse_quantity(written))
     except ValueError:
         return None
-
-
-async def take_back(client: Client, name: str) -> None:
-    """Removes all that an agent has written on a node."""
-    node = await client.get(NODES, name)
-    if gone := {one: None for one in (_names_in(node) or "").split(",") if one}:
-        await client.patch(NODES, name, {"status": {"capacity": gone, "allocatable": gone}}, part="status")
-    ours = dict.fromkeys(SAID)
-    await client.patch(NODES, name, {"metadata": {"annotations": ours}})

@@ -3,13 +3,19 @@
 """The certificate of a server, which is renewed while the server runs: a new pair of files is used once it is valid."""
 
 import os
+import re
 import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cotenant.errors import InputError
 
 Stamp = tuple[tuple[int, int, int, int], ...]
+BEGIN, END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_TIME = rb"(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)"
+_VALIDITY = re.compile(rb"\x30." + _TIME + _TIME, re.DOTALL)
+"""in DER: the sequence of two times, the first of its kind in a certificate (RFC 5280, 4.1.2.5)"""
 
 
 class Certificates:
@@ -77,3 +83,25 @@ def _message(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"not a PEM certificate with its key ({error.reason or error})"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def validity_of(certificate: str) -> tuple[float, float] | None:
+    """The begin and the end of the validity of the first certificate in PEM, in seconds since 1970; None if it cannot
+    be read."""
+    first = certificate[certificate.find(BEGIN) :].partition(END)[0]
+    try:
+        content = ssl.PEM_cert_to_DER_cert(f"{first}{END}\n")
+    except ValueError:
+        return None
+    found = _VALIDITY.search(content)
+    return None if found is None else (_moment(found[1], found[2]), _moment(found[3], found[4]))
+
+
+def certificates_of(bundle: str) -> list[str]:
+    """The certificates of a bundle in PEM, one by one."""
+    return [f"{BEGIN}{one.partition(END)[0]}{END}\n" for one in bundle.split(BEGIN)[1:]]
+
+
+def _moment(short: bytes | None, long: bytes | None) -> float:
+    form, text = ("%y%m%d%H%M%S", short) if short else ("%Y%m%d%H%M%S", long or b"")
+    return datetime.strptime(text.decode(), form).replace(tzinfo=UTC).timestamp()

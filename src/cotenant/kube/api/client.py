@@ -21,6 +21,8 @@ from cotenant.signals import Signal
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 
 OK = 200
 UNREACHABLE = "Unreachable"
@@ -113,12 +115,28 @@ class Client:
         *,
         namespace: str = "",
         part: str = "",
+        form: str = MERGE,
         guard: Guard = nullcontext,
     ) -> T:
-        """Change an object, or a subresource such as `status`, by a merge patch, and return the new object."""
+        """Change an object, or a subresource such as `status`, by a merge patch, and return the new object. With the
+        form STRATEGIC, entries of lists are merged by their key."""
         path = kind.path(namespace=namespace, name=name, part=part)
-        answer = await self._ask("PATCH", path, msgspec.json.encode(patch), form=MERGE, guard=guard)
+        answer = await self._ask("PATCH", path, msgspec.json.encode(patch), form=form, guard=guard)
         return read_object(kind.one, answer, f"PATCH {path}")
+
+    async def apply(
+        self, kind: Kind[T], name: str, body: object, *, manager: str, namespace: str = "", dry_run: bool = False
+    ) -> T:
+        """Create an object or change it to what `body` says, by a server-side apply of this field manager, and return
+        it. Fields that no manager applies any more are removed."""
+        path = kind.path(namespace=namespace, name=name)
+        query = {"fieldManager": manager, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
+        answer = await self._ask("PATCH", path, msgspec.json.encode(body), query=query, form=APPLY)
+        return read_object(kind.one, answer, f"PATCH {path}")
+
+    async def read(self, path: str) -> bytes:
+        """Read a path that is no object, such as /version."""
+        return await self._ask("GET", path)
 
     async def delete(
         self,

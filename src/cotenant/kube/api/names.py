@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names, accounts and ports of the objects that an installation creates. All parts of the engine agree on them here."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 Json = dict[str, Any]
 
-NAMESPACE = "cotenant-system"
+DEFAULT_NAMESPACE = "cotenant-system"
+NAMESPACE = os.environ.get("COTENANT_NAMESPACE") or DEFAULT_NAMESPACE
+"""Namespace of the installation. The chart sets the variable in our pods; users set it if theirs is another one."""
 SCHEDULER = "cotenant-scheduler"
 """Name of the scheduler's service account, roles, deployment, service and certificate."""
 LEASE = SCHEDULER

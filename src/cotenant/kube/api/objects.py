@@ -96,6 +96,12 @@ class Gate(msgspec.Struct, frozen=True):
     name: str = ""
 
 
+class SchedulingGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The group of pods, an object of Kubernetes 1.36, that a pod is scheduled with."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The spec of a pod."""
 
@@ -104,6 +110,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     node_name: str = ""
     scheduler_name: str = ""
     scheduling_gates: tuple[Gate, ...] = ()
+    scheduling_group: SchedulingGroup | None = None
     priority: int | None = None
     preemption_policy: str | None = None
     """`Never`: no pod is evicted for this one."""

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from hmac import compare_digest
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -112,6 +113,11 @@ def health_routes(unready_reason: Callable[[], str | None] = lambda: None) -> Ro
         return text_reply(200, "ok") if reason is None else text_reply(503, reason)
 
     return {"healthz": Route(method="GET", answer=alive), "readyz": Route(method="GET", answer=ready)}
+
+
+def key_in(file: Path | None) -> Callable[[], bytes] | None:
+    """Return what reads a key of a route from its file; None without a file."""
+    return None if file is None else lambda: file.read_bytes().strip()  # each time: it may have been replaced
 
 
 class _RefusedError(Exception):

@@ -1,14 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a pod states for the queue: its estimated run time, the time it has had, and its gang."""
+"""What a pod states for the queue: its estimated run time, the time it has had, its gang, and who holds it."""
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
 
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Gate, Pod
+from cotenant.kube.api.objects import Gate, Metadata, Pod, PodSpec, moment_of, time_text
 from cotenant.kube.codec.keys import own_key
 from cotenant.wire.text import printable
 
@@ -16,11 +18,22 @@ GATE = own_key("queue")
 """Scheduling gate of a pod in the queue; the scheduler removes it."""
 ESTIMATE, ATTAINED = own_key("estimate"), own_key("attained")
 GANG, GANG_SIZE = own_key("gang"), own_key("gang-size")
+HOLD = own_key("hold")
+"""Annotation of a pod that stays at its gate until the annotation is removed: since when, and who wrote it."""
+NOT_HELD = "false"
+"""The only value of the annotation that is no hold."""
+NOT_HOLDABLE = (
+    "it does not wait in cotenant's queue, and Kubernetes adds no scheduling gate to a pod that exists. The annotation "
+    f"{HOLD} holds a pod from its creation on"
+)
+"""Why a pod cannot be held although it waits."""
 GROUP, GROUP_SIZE = (f"pod-group.scheduling.sigs.k8s.io/{word}" for word in ("name", "min-available"))
 """Labels of the coscheduling plugin of Kubernetes' scheduler-plugins, which mean the same."""
 MOST_MEMBERS = 256
 LONGEST_NAME = 200
 LONGEST_S = 1e9
+LATEST_S = 4e9
+"""The latest time of a hold, in the year 2096: a later one was not written by us."""
 
 _UNITS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,9}})?){unit})?" for unit in _UNITS), re.ASCII)
@@ -34,6 +47,8 @@ class Gang:
     name: str
     size: int
     """Number of pods without which none of them starts; more may join."""
+    group: str | None = None
+    """The PodGroup object that states the size instead, which is then read from there."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -48,6 +63,9 @@ def gang_of(pod: Pod) -> Gang | None:
     ):
         if name in words or size in words:
             return Gang(pod.metadata.namespace, _name(words, name), _size(words, size))
+    group = pod.spec.scheduling_group
+    if group is not None and group.pod_group_name:
+        return Gang(pod.metadata.namespace, f"podgroup/{group.pod_group_name}", 1, group.pod_group_name)
     return None
 
 
@@ -62,6 +80,59 @@ def estimate_of(pod: Pod) -> Seconds | None:
 def attained_of(pod: Pod) -> Seconds:
     """The run time that the job has had in earlier pods; InputError if the annotation is no time."""
     return _time(pod, ATTAINED) or Seconds(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A pod is to stay at its gate."""
+
+    by: str = ""
+    """As the annotation says: who may patch the pod can write any name."""
+    since: float | None = None
+    """In seconds since 1970."""
+
+    def __str__(self) -> str:
+        since = "" if self.since is None else f" since {time_text(datetime.fromtimestamp(self.since, UTC))}"
+        return f"held{f' by {self.by}' if self.by else ''}{since}"
+
+
+class Waiting(Protocol):
+    """A pod, however much of it a program reads."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+    @property
+    def spec(self) -> PodSpec: ...
+
+
+def hold_of(pod: Waiting) -> Hold | None:
+    """Who holds a pod at its gate; None: no user does, or it has no gate of ours any more."""
+    return hold_in(pod.metadata.annotations) if is_gated(pod.spec.scheduling_gates) else None
+
+
+def hold_in(annotations: Mapping[str, str]) -> Hold | None:
+    """The hold that annotations state; None if they state none. A value that is not ours is a hold, too.
+
+    The policy `cotenant-queue` has the same rule: if it did not, the scheduler would hold a slot for the pod in every
+    pass, and the API server would refuse to remove the gate.
+    """
+    text = annotations.get(HOLD)
+    if text is None or text == NOT_HELD:
+        return None
+    since, _, by = text.strip().partition(" ")
+    at = moment_of(since)
+    return Hold(printable(by.strip()[:LONGEST_NAME]), at) if 0 < at <= LATEST_S else Hold()
+
+
+def hold_text(by: str, now: float) -> str:
+    """The value of the annotation."""
+    return f"{time_text(datetime.fromtimestamp(now, UTC))} {by[:LONGEST_NAME]}".strip()
+
+
+def hold_patch(pod: Metadata, text: str | None) -> dict[str, object]:
+    """The change that holds this very pod, not a later one of the same name; without a text it ends the hold."""
+    return {"metadata": {"uid": pod.uid, "annotations": {HOLD: text}}}
 
 
 def is_gated(gates: Iterable[Gate]) -> bool:

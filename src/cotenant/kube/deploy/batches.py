@@ -34,6 +34,8 @@ from cotenant.workloads.registry import TASKS
 PYTHON = "python3"
 DATA = "/data"
 """Folder at which a job reads the volume with the data sets."""
+IMAGE_USER = 65532
+"""User and group of the image `cotenant-workloads`."""
 GRACE_S = 2.0
 """Seconds between SIGTERM and SIGKILL; tasks exit within a second of a signal."""
 FIRST_LIST_S = 15.0
@@ -92,6 +94,7 @@ def preparation(claim: str, image: str, size: str, run: str | None = None) -> Tr
         retries=2,
         grace_s=GRACE_S,
         volumes=(Volume(claim, DATA, writable=True),),
+        group=IMAGE_USER,
         run=run,
     )
 

@@ -17,6 +17,7 @@ from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import Json
 from cotenant.kube.api.objects import Condition
+from cotenant.kube.codec.queueing import hold_of
 from cotenant.kube.deploy.objects import (
     CANCELLED,
     JOB,
@@ -160,8 +161,10 @@ async def _explained(client: Client, view: JobView, pods: Sequence[OwnPod]) -> J
     """Return the view with the sentence why it waits."""
     if view.state != "queued":
         return view
-    obstacle = await first_obstacle(client, [pod for pod in pods if pod.status.phase == "Pending"])
-    return view if obstacle is None else msgspec.structs.replace(view, reason=obstacle.text)
+    pending = [pod for pod in pods if pod.status.phase == "Pending"]
+    obstacle = await first_obstacle(client, pending)
+    held = any(hold_of(pod) is not None for pod in pending)
+    return view if obstacle is None else msgspec.structs.replace(view, reason=obstacle.text, held=held)
 
 
 def view_of(job: Job, pods: Sequence[OwnPod]) -> JobView:

@@ -122,11 +122,13 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     spec: dict[str, Any] = {}
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An Event."""
 
     metadata: Metadata = Metadata()
+    reason: str = ""
     message: str = ""
+    last_timestamp: str | None = None
 
 
 OWN_PODS = Kind("pods", OwnPod)

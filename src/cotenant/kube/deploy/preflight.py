@@ -23,7 +23,7 @@ from cotenant.kube.deploy.pods import container, pod_spec
 from cotenant.kube.deploy.session import FORBIDDEN, NOT_FOUND
 from cotenant.workloads.generator import PlannedJob
 
-INSTALL = "`cotenant kube install` prints the manifests that install it"
+INSTALL = "`cotenant kube install` installs it"
 DEFAULT_SCHEDULER = "default-scheduler"
 STALE_S = 60.0
 """Age of a lease after which its scheduler is taken for dead; a living one renews it every few seconds."""

@@ -53,6 +53,8 @@ class TrainingRequest:
     policy: str | None = None
     """Placement policy of its pods; None: that of the cluster."""
     volumes: tuple[Volume, ...] = ()
+    group: int | None = None
+    """Group that may write to its volumes; None: that of the volumes."""
     run: str | None = None
     """Label of the jobs that one command submitted."""
 
@@ -69,6 +71,8 @@ def job_object(request: TrainingRequest) -> Json:
     main = container(check_image(request.image), request.command, _limits(request), request.variables, request.volumes)
     spec = pod_spec(main, request.volumes)
     spec |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": round(request.grace_s)}
+    if request.group is not None:
+        spec["securityContext"] = {"fsGroup": request.group, "fsGroupChangePolicy": "OnRootMismatch"}
     if request.priority_class is not None:
         spec["priorityClassName"] = request.priority_class
     made = labelled("Job", "batch/v1", name, JOB, {}, **({RUN: request.run} if request.run else {}))

@@ -8,11 +8,12 @@ from typing import NamedTuple
 from cotenant.kube.api.client import Client, Selection
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.listing import listed
+from cotenant.kube.codec.queueing import hold_of, is_gated
 from cotenant.kube.deploy.objects import EVENTS, OWN_PODS, TEMPLATE, OwnPod, condition_of, selector
 from cotenant.wire.text import printable
 
-NO_ROOM = "NoRoom"
-"""Reason of the Event in which our scheduler says what is missing."""
+SAID = frozenset(("NoRoom", "Queued", "GangWaits"))
+"""Reasons of the Events in which our scheduler says what is missing."""
 PERMANENT = {
     "ImagePullBackOff": "its image cannot be pulled",
     "ErrImageNeverPull": "its image is not on the node",
@@ -77,7 +78,7 @@ async def _obstacle(client: Client, pod: OwnPod) -> Obstacle | None:
         return _said(f"pod {name} failed", pod.status.message or pod.status.reason, True)
     placed = condition_of(pod.status.conditions, "PodScheduled")
     if placed is not None and placed.status == "False":
-        return _said(f"pod {name} waits", await _no_room(client, pod) or placed.message or placed.reason, False)
+        return _said(f"pod {name} waits", await _waits_for(client, pod) or placed.message or placed.reason, False)
     return None
 
 
@@ -87,11 +88,16 @@ def _said(what: str, detail: str, permanent: bool) -> Obstacle:
     return Obstacle(f"{what}: {text[-LONGEST:]}" if text else what, permanent)
 
 
-async def _no_room(client: Client, pod: OwnPod) -> str:
-    """Return the sentence of our scheduler about the pod, if it has written one and the user may read it."""
-    fields = f"involvedObject.uid={pod.metadata.uid},reason={NO_ROOM}"
+async def _waits_for(client: Client, pod: OwnPod) -> str:
+    """Return who holds the pod, or the last sentence of our scheduler about it, if the user may read it."""
+    if (hold := hold_of(pod)) is not None:
+        return f"{hold}; `cotenant release` lets it start"
+    fields = f"involvedObject.uid={pod.metadata.uid}"
     try:
         found, _ = await listed(client, EVENTS, Selection(namespace=pod.metadata.namespace, fields=fields))
     except ApiError:
-        return ""
-    return found[-1].message if found else ""
+        found = []
+    said = [one for one in found if one.reason in SAID]
+    if said:
+        return max(said, key=lambda one: one.last_timestamp or "").message
+    return "it waits in cotenant's queue" if is_gated(pod.spec.scheduling_gates) else ""

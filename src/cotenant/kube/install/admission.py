@@ -6,19 +6,20 @@ A pod that requests GPUs is refused until the webhook answers. Any other pod is 
 cotenant never stops the rest of the cluster.
 """
 
-import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from cotenant.kube.api.names import MUTATE, NAMESPACE, SCHEDULER, SERVICE_PORT, WEBHOOK, Json, object_of
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
 from cotenant.kube.codec.other_systems import FRACTION, KAI, MEMORY, VOLCANO, mig_prefix
-from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.vgpu import VGPU
+from cotenant.kube.install.template_functions import to_json
 from cotenant.kube.settings import DEFAULT_SCHEDULER, KubeSettings, WebhookPart, split_label
 
 API = "admissionregistration.k8s.io/v1"
-NOT_MIRROR = f"!(has(object.metadata.annotations) && {json.dumps(MIRROR)} in object.metadata.annotations)"
+NOT_MIRROR = f"!(has(object.metadata.annotations) && {to_json(MIRROR)} in object.metadata.annotations)"
 """CEL: the pod is not the mirror of a static pod."""
 
 
@@ -29,7 +30,7 @@ def rule_for(operations: Iterable[str], resources: Iterable[str], *, group: str 
 
 def cel(value: str | list[str]) -> str:
     """Return the CEL literal of a string or a list of strings; CEL writes them as JSON does."""
-    return json.dumps(value)
+    return to_json(value)
 
 
 def optional(path: str, default: str) -> str:
@@ -55,16 +56,53 @@ def policy_with_binding(name: str, constraints: Json, **rules: list[Json]) -> li
 TIMEOUT_S = 5
 
 
-def webhook_configuration(settings: KubeSettings, certificate: str, url: str | None = None) -> Json:
-    """Return the configuration; `url` is the address of the webhook if it is not behind its service."""
-    with_gpus = f"({requests_gpus(settings.codec())}) || ({_requests_translated(settings)})"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the settings say, as admission rules write it: the values of one cluster, or expressions of the chart's
+    templates that yield them."""
+
+    resources: str
+    """CEL list of the resources by which pods request GPUs"""
+    scheduler: str
+    """CEL string: the schedulerName of the pods that we place"""
+    ours: str
+    """CEL list: the schedulerNames of the pods that we place or take over"""
+    of_kai: str
+    """CEL list: the schedulerNames of pods whose requests may be KAI's"""
+    mig: str
+    """CEL: whether a pod requests MIG instances"""
+    skips: str
+    """CEL: whether a pod carries one of the labels to skip"""
+    namespaces: Any
+    """match expressions that select the namespaces whose pods the webhook prepares"""
+    labels: Any
+    """match expressions that select the pods that it prepares"""
+
+
+def terms_of(settings: KubeSettings) -> Terms:
+    """Return the terms of a cluster with these settings."""
+    mig = [mig_condition(cel(mig_prefix(one))) for one in settings.codec().dialects if one.name == VGPU.name]
+    return Terms(
+        resources=cel(sorted(settings.codec().by_resource)),
+        scheduler=cel(settings.scheduler.name),
+        ours=cel(["", DEFAULT_SCHEDULER, settings.scheduler.name, *settings.scheduler.replaces]),
+        of_kai=cel([KAI, settings.scheduler.name]),
+        mig="".join(mig) or "false",
+        skips=_skips(settings.webhook),
+        namespaces=[*namespace_selector(settings.webhook), *label_selector(settings.webhook)],
+        labels=label_selector(settings.webhook),
+    )
+
+
+def webhook_configuration(terms: Terms, certificate: str | None = None, url: str | None = None) -> Json:
+    """Return the configuration; `url` is the address of the webhook if it is not behind its service. Without the
+    certificate, the scheduler or cert-manager adds it later."""
+    with_gpus = f"({requests_gpus(terms)}) || ({_requests_translated(terms)})"
     call = {
         **_call(certificate, url),
         "reinvocationPolicy": "IfNeeded",
-        "namespaceSelector": {
-            "matchExpressions": [*namespace_selector(settings.webhook), *label_selector(settings.webhook)]
-        },
-        "objectSelector": {"matchExpressions": label_selector(settings.webhook)},
+        "namespaceSelector": {"matchExpressions": terms.namespaces},
+        "objectSelector": {"matchExpressions": terms.labels},
     }
     create = rule_for(["CREATE"], ["pods"])
     debug = rule_for(["UPDATE"], [f"pods/{EPHEMERAL_CONTAINERS}"])
@@ -106,11 +144,12 @@ def _without_label(key: str, value: str | None) -> Json:
     return {"key": key, "operator": "NotIn", "values": [value]}
 
 
-def _call(certificate: str, url: str | None) -> Json:
+def _call(certificate: str | None, url: str | None) -> Json:
     service = {"namespace": NAMESPACE, "name": WEBHOOK, "port": SERVICE_PORT, "path": f"/{MUTATE}"}
     address = {"service": service} if url is None else {"url": f"{url}/{MUTATE}"}
+    trust = {} if certificate is None else {"caBundle": b64encode(certificate.encode()).decode()}
     return {
-        "clientConfig": {**address, "caBundle": b64encode(certificate.encode()).decode()},
+        "clientConfig": {**address, **trust},
         "admissionReviewVersions": ["v1"],
         "matchPolicy": "Equivalent",
         "sideEffects": "None",
@@ -123,32 +162,37 @@ def _when(rule: Json, failure_policy: str, **conditions: str) -> Json:
     return {**when, "matchConditions": named_expressions(conditions)} if conditions else when
 
 
-def requests_gpus(codec: Settings) -> str:
+def requests_gpus(terms: Terms) -> str:
     """CEL: whether a pod requests GPUs in any dialect of the cluster."""
-    return _has_limits(codec.by_resource)
+    return _has_limit(f"name in {terms.resources}")
 
 
-def _requests_translated(settings: KubeSettings) -> str:
+def _requests_translated(terms: Terms) -> str:
     """CEL: whether a pod that we place requests GPUs as in a system whose requests the webhook translates."""
-    ours = ["", DEFAULT_SCHEDULER, settings.scheduler.name, *settings.scheduler.replaces]
-    scheduler = f"(!has(object.spec.schedulerName) || object.spec.schedulerName in {cel(ours)})"
-    of_kai = cel([KAI, settings.scheduler.name])
+    scheduler = f"(!has(object.spec.schedulerName) || object.spec.schedulerName in {terms.ours})"
     said = " || ".join(f"{cel(name)} in object.metadata.annotations" for name in (FRACTION, MEMORY))
     kai = (
-        f"has(object.spec.schedulerName) && object.spec.schedulerName in {of_kai}"
+        f"has(object.spec.schedulerName) && object.spec.schedulerName in {terms.of_kai}"
         f" && has(object.metadata.annotations) && ({said})"
     )
-    mig = " || ".join(
-        f"({_has_limit(f'name.startsWith({cel(mig_prefix(one))})')})"
-        for one in settings.codec().dialects
-        if one.name == VGPU.name
-    )
-    return f"{scheduler} && (({_has_limits(VOLCANO)}) || ({kai}){' || ' if mig else ''}{mig})"
+    volcano = _has_limit(f"name in {cel(sorted(VOLCANO))}")
+    return f"{scheduler} && (({volcano}) || ({kai}) || {terms.mig})"
 
 
-def _has_limits(names: Iterable[str]) -> str:
-    """CEL: whether a container of a pod has a limit of one of these resources."""
-    return _has_limit(f"name in {cel(sorted(names))}")
+def _skips(webhook: WebhookPart) -> str:
+    """CEL: whether the pod carries one of the labels to skip."""
+    labels = "object.metadata.labels"
+    carried = [
+        f"{cel(key)} in {labels}" + ("" if value is None else f" && {labels}[{cel(key)}] == {cel(value)}")
+        for key, value in map(split_label, webhook.skip_labels)
+        if key
+    ]
+    return f"has({labels}) && ({' || '.join(carried)})" if carried else "false"
+
+
+def mig_condition(prefix: str) -> str:
+    """CEL: whether a pod requests MIG instances, the names of whose resources begin with a prefix (a CEL string)."""
+    return f"({_has_limit(f'name.startsWith({prefix})')})"
 
 
 def _has_limit(condition: str) -> str:

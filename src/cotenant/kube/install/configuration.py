@@ -1,15 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The ConfigMap that is mounted into our pods: our settings, and the configuration of the stock kube-scheduler."""
+"""The configuration of the stock kube-scheduler that runs beside our extender."""
 
-import yaml
+from dataclasses import dataclass
+from typing import Any
 
-from cotenant.kube.api.names import CONFIGURATION, EXTENDER_PORT, LEASE, NAMESPACE, SETTINGS_FILE, Json, object_of
+from cotenant.kube.api.names import EXTENDER_PORT, LEASE, NAMESPACE, Json
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import KubeSettings
 
-FOLDER = "/etc/cotenant-configuration"
 KUBE_SCHEDULER = "kube-scheduler.yaml"
+"""Key of the configuration in the ConfigMap."""
 WEIGHT = 1000
 """Weight of our scores: one rank is worth 10,000 points, all stock plugins together 1,200 at most."""
 CLIENT_LIMITS = {"qps": 500, "burst": 1000}
@@ -17,13 +18,31 @@ CLIENT_LIMITS = {"qps": 500, "burst": 1000}
 low for many pods."""
 
 
-def configuration(settings: KubeSettings, text: str) -> Json:
-    """Return the ConfigMap; `text` is the settings file, comments included."""
-    files = {SETTINGS_FILE: text, KUBE_SCHEDULER: yaml.safe_dump(kube_scheduler(settings), sort_keys=False)}
-    return object_of("ConfigMap", "v1", CONFIGURATION, data=files)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerTerms:
+    """What the settings say: the values of one cluster, or expressions of the chart's templates that yield them."""
+
+    name: str
+    duration: str
+    renew: str
+    retry: str
+    resources: Any
+    """the resources that our extender handles, as `managedResources` lists them"""
 
 
-def kube_scheduler(settings: KubeSettings) -> Json:
+def scheduler_terms_of(settings: KubeSettings) -> SchedulerTerms:
+    """Return the terms of a cluster with these settings."""
+    lease = settings.lease
+    return SchedulerTerms(
+        name=settings.scheduler.name,
+        duration=f"{lease.duration_s}s",
+        renew=f"{lease.renew_s}s",
+        retry=f"{lease.retry_s}s",
+        resources=managed_resources(settings.codec()),
+    )
+
+
+def kube_scheduler(terms: SchedulerTerms) -> Json:
     """Return the configuration of the stock kube-scheduler, with our extender."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -34,14 +53,14 @@ def kube_scheduler(settings: KubeSettings) -> Json:
             "resourceLock": "leases",
             "resourceNamespace": NAMESPACE,
             "resourceName": LEASE,
-            "leaseDuration": f"{settings.lease.duration_s}s",
-            "renewDeadline": f"{settings.lease.renew_s}s",
-            "retryPeriod": f"{settings.lease.retry_s}s",
+            "leaseDuration": terms.duration,
+            "renewDeadline": terms.renew,
+            "retryPeriod": terms.retry,
         },
         "percentageOfNodesToScore": 100,  # a sample of the nodes could miss the best one
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 5,
-        "profiles": [{"schedulerName": settings.scheduler.name}],
+        "profiles": [{"schedulerName": terms.name}],
         "extenders": [
             {
                 "urlPrefix": f"http://127.0.0.1:{EXTENDER_PORT}",
@@ -54,7 +73,7 @@ def kube_scheduler(settings: KubeSettings) -> Json:
                 "httpTimeout": "10s",
                 "nodeCacheCapable": True,
                 "ignorable": False,
-                "managedResources": managed_resources(settings.codec()),
+                "managedResources": terms.resources,
             }
         ],
     }
@@ -63,4 +82,4 @@ def kube_scheduler(settings: KubeSettings) -> Json:
 def managed_resources(codec: Settings) -> list[Json]:
     """Return all resources that our extender handles; kubelet and kube-scheduler itself count only whole GPUs."""
     devices = {dialect.handed_out for dialect in codec.dialects}
-    return [{"name": name, "ignoredByScheduler": name not in devices} for name in codec.by_resource]
+    return [{"name": name, "ignoredByScheduler": name not in devices} for name in sorted(codec.by_resource)]

@@ -6,6 +6,8 @@ A policy is CEL, evaluated inside the API server, and sees the writes of every u
 webhook: the webhook prepares and rejects pods at their creation, the policies keep what it and the scheduler wrote.
 """
 
+from dataclasses import replace
+
 from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER, Json
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
 from cotenant.kube.codec.annotations import CONTAINER_KEYS, RUNTIME_VARIABLES, foreign_records
@@ -14,20 +16,21 @@ from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.inventory import SAID
 from cotenant.kube.codec.paths import DEVICE_LIST
 from cotenant.kube.codec.profiles import GROUP, PLURAL
-from cotenant.kube.codec.queueing import GATE
+from cotenant.kube.codec.queueing import GATE, HOLD, NOT_HELD
 from cotenant.kube.codec.request import NUMBERS
+from cotenant.kube.codec.settings import DIALECTS, Settings
+from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.install.admission import (
     NOT_MIRROR,
+    Terms,
     cel,
-    label_selector,
     named_expressions,
-    namespace_selector,
     optional,
     policy_with_binding,
     requests_gpus,
     rule_for,
 )
-from cotenant.kube.settings import KubeSettings, WebhookPart, split_label
+from cotenant.kube.settings import RECORDS
 
 ASSIGNMENTS = "cotenant-assignments"
 QUEUE = "cotenant-queue"
@@ -71,22 +74,27 @@ _AN_AGENT = named_expressions({"an-agent": f"request.userInfo.username == {cel(A
 _GATES = "schedulingGates"
 _VARIABLES = sorted(RUNTIME_VARIABLES)
 _OUR_FIELD = rf"^metadata[.]annotations\['{CONTAINER_KEYS.removeprefix('^')}({'|'.join(_VARIABLES)})'\]$"
+_RECORDING = (*DIALECTS, *(replace(VGPU, name=VGPU.name, annotations=one) for one in RECORDS.values()))
+_FOREIGN = sorted(
+    frozenset().union(*(foreign_records(Settings(dialects=(one,))) for one in _RECORDING)) - WRITTEN_BY_PLUGINS
+)
+"""Annotations by which programs of other systems read an assignment, in any dialect: whether a cluster uses the dialect
+makes no difference, because no user needs to write them on a pod that we place."""
 _SEES_NONE = "!has(e.valueFrom) && (!has(e.value) || e.value in ['void', 'none', ''])"
 _SEES_ITS_ASSIGNMENT = (
     f"has(e.valueFrom) && has(e.valueFrom.fieldRef) && e.valueFrom.fieldRef.fieldPath.matches({cel(_OUR_FIELD)})"
 )
 
 
-def admission_policies(settings: KubeSettings) -> list[Json]:
+def admission_policies(terms: Terms) -> list[Json]:
     """Return all policies, each followed by its binding."""
-    of_pods = (*_assignments(settings), *_inheritance(settings), *_queue(), *_visibility(settings))
+    of_pods = (*_assignments(terms), *_inheritance(terms), *_queue(), *_visibility(terms))
     return [*of_pods, *_agents(), *_profiles()]
 
 
-def _assignments(settings: KubeSettings) -> list[Json]:
+def _assignments(terms: Terms) -> list[Json]:
     """Only the scheduler writes assignments, by whatever way an annotation reaches a pod."""
-    foreign = sorted(foreign_records(settings.codec()) - WRITTEN_BY_PLUGINS)
-    is_placed_by_us = f"has(object.spec.schedulerName) && object.spec.schedulerName == {cel(settings.scheduler.name)}"
+    is_placed_by_us = f"has(object.spec.schedulerName) && object.spec.schedulerName == {terms.scheduler}"
     variables = {
         "now": _NEW,
         "then": _OLD,
@@ -98,7 +106,7 @@ def _assignments(settings: KubeSettings) -> list[Json]:
         "isOurs": f"variables.binds || ({is_placed_by_us})",
         "changed": _CHANGED,
         "forged": f"variables.changed.filter(k, k == {cel(RECORD)} || k.matches({cel(CONTAINER_KEYS)})"
-        f" || (k == {cel(NUMBERS)} && !variables.creates) || (variables.isOurs && k in {cel(foreign)}))",
+        f" || (k == {cel(NUMBERS)} && !variables.creates) || (variables.isOurs && k in {cel(_FOREIGN)}))",
     }
     return policy_with_binding(
         ASSIGNMENTS,
@@ -109,7 +117,7 @@ def _assignments(settings: KubeSettings) -> list[Json]:
     )
 
 
-def _inheritance(settings: KubeSettings) -> list[Json]:
+def _inheritance(terms: Terms) -> list[Json]:
     """No user may write the assignments of other systems on pods with GPUs: such a pod would count on any GPU, without
     queue and quota. Those from before the installation stay as they are."""
     variables = {
@@ -118,15 +126,14 @@ def _inheritance(settings: KubeSettings) -> list[Json]:
         "changed": _CHANGED,
         "forged": f"variables.changed.filter(k, k in {cel(sorted(INHERITED))})",
     }
-    selected = [*namespace_selector(settings.webhook), *label_selector(settings.webhook)]
     paths = [path for path in ANNOTATION_PATHS if "binding" not in path]  # for bindings, `_assignments` has this rule
     return policy_with_binding(
         INHERITANCE,
         {
             "resourceRules": [rule_for(["CREATE", "UPDATE"], paths)],
-            "namespaceSelector": {"matchExpressions": selected},
+            "namespaceSelector": {"matchExpressions": terms.namespaces},
         },
-        matchConditions=[*_NOT_THE_SCHEDULER, *named_expressions({"with-gpus": requests_gpus(settings.codec())})],
+        matchConditions=[*_NOT_THE_SCHEDULER, *named_expressions({"with-gpus": requests_gpus(terms)})],
         variables=named_expressions(variables),
         validations=[_refuses_forged(ONLY_BEFORE)],
     )
@@ -142,25 +149,35 @@ def _refuses_forged(why: str, unless: str = "false") -> Json:
 
 
 def _queue() -> list[Json]:
-    """Only the scheduler removes our scheduling gate; Kubernetes alone lets every user do so who may update the pod."""
+    """Only the scheduler removes our scheduling gate, and not while the pod is held. Kubernetes alone lets every user
+    remove it who may update the pod, and a hold could come too late for the scheduler to see it."""
     old, new = (
         f"has({pod}.spec.{_GATES}) && {pod}.spec.{_GATES}.exists(g, g.name == {cel(GATE)})"
         for pod in ("oldObject", "object")
     )
-    rule = {
-        "expression": f"!({old}) || ({new})",
-        "message": f"cotenant: scheduling gate {GATE} {ONLY_THE_SCHEDULER}",
-        "reason": "Forbidden",
-    }
+    hold = f"{cel(HOLD)} in variables.now && variables.now[{cel(HOLD)}] != '{NOT_HELD}'"
+    is_scheduler = f"request.userInfo.username == {cel(SCHEDULER_USER)}"
     return policy_with_binding(
         QUEUE,
         {"resourceRules": [rule_for(["UPDATE"], ["pods"])]},
-        matchConditions=_NOT_THE_SCHEDULER,
-        validations=[rule],
+        matchConditions=named_expressions({"removes-the-gate": f"({old}) && !({new})"}),
+        variables=named_expressions({"now": _NEW}),
+        validations=[
+            {
+                "expression": is_scheduler,
+                "message": f"cotenant: scheduling gate {GATE} {ONLY_THE_SCHEDULER}",
+                "reason": "Forbidden",
+            },
+            {
+                "expression": f"!({hold})",
+                "message": f"cotenant: scheduling gate {GATE} stays while the annotation {HOLD} holds the pod",
+                "reason": "Forbidden",
+            },
+        ],
     )
 
 
-def _visibility(settings: KubeSettings) -> list[Json]:
+def _visibility(terms: Terms) -> list[Json]:
     """Pods that the webhook did not prepare must not name GPUs themselves.
 
     CEL cannot read the variables of an image or a ConfigMap. So a pod that skips the webhook by its own label, which
@@ -173,7 +190,7 @@ def _visibility(settings: KubeSettings) -> list[Json]:
         "init": optional("object.spec.initContainers", "[]"),
         "fresh": "request.operation == 'CREATE' ? object.spec.containers + variables.init"
         " : variables.debugs.filter(c, !variables.debugged.exists(o, o.name == c.name))",
-        "skips": _skips(settings.webhook),
+        "skips": terms.skips,
     }
     is_visible = f"e.name in {cel(_VARIABLES)}"
     names = ", ".join(_VARIABLES)
@@ -198,26 +215,14 @@ def _visibility(settings: KubeSettings) -> list[Json]:
         " choose another path, and request GPUs under resources",
         "reason": "Forbidden",
     }
-    selected = [*namespace_selector(settings.webhook), *label_selector(settings.webhook)]
     rules = [rule_for(["CREATE"], ["pods"]), rule_for(["UPDATE"], [f"pods/{EPHEMERAL_CONTAINERS}"])]
     return policy_with_binding(
         VISIBILITY,
-        {"resourceRules": rules, "namespaceSelector": {"matchExpressions": selected}},
+        {"resourceRules": rules, "namespaceSelector": {"matchExpressions": terms.namespaces}},
         matchConditions=named_expressions({"no-mirror": NOT_MIRROR}),
         variables=named_expressions(variables),
         validations=[names_no_gpu, sets_void, mounts_no_list],
     )
-
-
-def _skips(webhook: WebhookPart) -> str:
-    """CEL: whether the pod carries one of the labels to skip."""
-    labels = "object.metadata.labels"
-    carried = [
-        f"{cel(key)} in {labels}" + ("" if value is None else f" && {labels}[{cel(key)}] == {cel(value)}")
-        for key, value in map(split_label, webhook.skip_labels)
-        if key
-    ]
-    return f"has({labels}) && ({' || '.join(carried)})" if carried else "false"
 
 
 def _agents() -> list[Json]:

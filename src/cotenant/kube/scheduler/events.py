@@ -47,6 +47,7 @@ LATENCY_SHARE, LATENCY_MISSED = "LatencyShare", "LatencyMissed"
 MPS_CLOSED, MPS_OPEN = "MpsClosed", "MpsOpen"
 GPU_FAULT, GPU_HEALTHY = "GpuFault", "GpuHealthy"
 RELEASED, GANG_WAITS, GANG_GIVEN_UP = "Released", "GangWaits", "GangGivenUp"
+QUEUED, HELD, HOLD_ENDED = "Queued", "Held", "HoldEnded"
 
 
 class WrittenEvent(msgspec.Struct, frozen=True):
@@ -91,7 +92,7 @@ class EventRecorder:
     ) -> None:
         self._client, self._reporter, self._errors = client, reporter, errors
         self._clock, self._every_s = clock, every_s
-        self._queue: asyncio.PriorityQueue[tuple[bool, int, _Note]] = asyncio.PriorityQueue(MOST_QUEUED)
+        self._queue: asyncio.PriorityQueue[tuple[bool, bool, int, _Note]] = asyncio.PriorityQueue(MOST_QUEUED)
         self._numbers = count()
         self._recent: OrderedDict[tuple[str, str], _Recent] = OrderedDict()
 
@@ -112,7 +113,8 @@ class EventRecorder:
             return
         try:
             note = _Note(pod.metadata, reason, text, warning)
-            self._queue.put_nowait((not warning, next(self._numbers), note))  # warnings first
+            # Warnings first. A text that is made when it is written is not out of date if the event comes last.
+            self._queue.put_nowait((not warning, not isinstance(text, str), next(self._numbers), note))
         except asyncio.QueueFull:
             self._errors.report("events", f"{MOST_QUEUED} events wait to be written; new events are dropped")
             return
@@ -121,7 +123,7 @@ class EventRecorder:
     async def run(self) -> NoReturn:
         """Write until cancelled."""
         while True:
-            _, _, note = await self._queue.get()
+            *_, note = await self._queue.get()
             began = time.monotonic()
             try:
                 await self._write(note)

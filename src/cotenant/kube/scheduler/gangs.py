@@ -7,7 +7,7 @@ by the extender until slots are held for all of it again. Times are in seconds o
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from cotenant.core.cluster import Cluster
@@ -19,7 +19,7 @@ from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.policy import policy_of
-from cotenant.kube.codec.queueing import Gang, gang_of, gates_of_others
+from cotenant.kube.codec.queueing import MOST_MEMBERS, Gang, gang_of, gates_of_others, hold_of
 from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
@@ -35,6 +35,9 @@ RECENT_S = 15.0
 """how long a pod whose bind was sent back still counts as arrived: kube-scheduler tries it again every 5 s"""
 NO_CAPACITY = "capacity"
 """the check that refuses pods if there are not enough slots for all of them at once"""
+GroupSize = Callable[[str, str], int | Reason]
+"""how many pods a PodGroup wants at once, by namespace and name, or why that is not known"""
+NO_GROUPS = Reason("gang", "the PodGroups of the cluster are not known")
 NEVER_FITS = Reason("never", "it would not fit if all other pods had ended")
 
 
@@ -47,6 +50,10 @@ class GangStatus:
     """pods that run, are about to run, or have succeeded"""
     ready: tuple[Pod, ...]
     """pods that wait for nothing except the others, the oldest first"""
+    held: int = 0
+    """pods that their owners hold in the queue"""
+    problem: Reason | None = None
+    """why its size is not known; `gang.size` is then more than any gang has, so that it is never complete"""
 
     @property
     def missing(self) -> int:
@@ -58,10 +65,20 @@ class GangStatus:
         """Why none of its waiting pods may be placed alone."""
         if not self.missing:
             return None
+        if self.problem is not None:
+            return self.problem
+        if len(self.ready) < self.missing and self.held:
+            text = "only {available} of the {needed} pods of its gang can start; others are held"
+            return Reason("gang", text, self.gang.size, self.present + len(self.ready))
         if len(self.ready) < self.missing:
             text = "only {available} of the {needed} pods of its gang exist"
             return Reason("gang", text, self.gang.size, self.present + len(self.ready))
         return Reason("gang", "its gang waits for free slots for all {needed} pods that it still needs", self.missing)
+
+    @property
+    def incomplete(self) -> list[tuple[Pod, str]]:
+        """The pods that wait for others of the gang, with what is missing."""
+        return [(pod, str(self.must_wait)) for pod in self.ready] if len(self.ready) < self.missing else []
 
 
 @dataclass(slots=True)
@@ -102,8 +119,8 @@ class RevokedGang:
 class Gangs:
     """The pods of all gangs that this scheduler places."""
 
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
+    def __init__(self, state: ClusterState, group_size: GroupSize = lambda namespace, name: NO_GROUPS) -> None:
+        self._state, self._group_size = state, group_size
         self._pods: dict[Key, dict[str, tuple[Gang, Pod]]] = {}
         self._key: dict[str, Key] = {}
         self._grants: dict[Key, Grant] = {}
@@ -132,6 +149,12 @@ class Gangs:
             del self._pods[key]
         return True
 
+    def group_changed(self, namespace: str, group: str) -> None:
+        """The PodGroup object of a gang was created, replaced or deleted."""
+        for key, members in self._pods.items():
+            if key[0] == namespace and any(gang.group == group for gang, _ in members.values()):
+                self._changed[key] = None
+
     def all(self) -> Iterator[GangStatus]:
         """The status of every gang."""
         return map(self._status, self._pods)
@@ -154,7 +177,8 @@ class Gangs:
         if gang is None or self.grant_of(pod.metadata.uid) is not None:
             return None
         if gang.key not in self._pods:  # kube-scheduler saw it before our watch
-            return GangStatus(gang, 0, ()).must_wait
+            gang, problem = self._sized(gang)
+            return GangStatus(gang, 0, (), problem=problem).must_wait
         return self._status(gang.key).must_wait
 
     def status_of(self, uid: str) -> GangStatus | None:
@@ -209,10 +233,24 @@ class Gangs:
     def _status(self, key: Key) -> GangStatus:
         members = self._pods[key].values()
         waiting = (pod for _, pod in members if self._waits(key, pod.metadata.uid))
-        ready = [pod for pod in waiting if not gates_of_others(pod.spec.scheduling_gates)]
+        free = [pod for pod in waiting if not gates_of_others(pod.spec.scheduling_gates)]
+        ready = [pod for pod in free if hold_of(pod) is None]
         ready.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name))
-        size = max(gang.size for gang, _ in members)
-        return GangStatus(Gang(*key, size), sum(self._is_present(pod) for _, pod in members), tuple(ready))
+        largest = max((gang for gang, _ in members), key=lambda gang: gang.size)
+        gang, problem = self._sized(largest)
+        present = sum(self._is_present(pod) for _, pod in members)
+        return GangStatus(gang, present, tuple(ready), len(free) - len(ready), problem)
+
+    def _sized(self, gang: Gang) -> tuple[Gang, Reason | None]:
+        """The gang with the size that its PodGroup states, if it has one, or why that size cannot be used."""
+        if gang.group is None:
+            return gang, None
+        size = self._group_size(gang.namespace, gang.group)
+        if isinstance(size, int) and size <= MOST_MEMBERS:
+            return replace(gang, size=size), None
+        text = f"its PodGroup {gang.group} wants {{needed}} pods at once; a gang has at most {{available}}"
+        problem = size if isinstance(size, Reason) else Reason("gang", text, size, MOST_MEMBERS)
+        return replace(gang, size=MOST_MEMBERS + 1), problem
 
     def _waits(self, key: Key, uid: str) -> bool:
         found = self._pods.get(key, {}).get(uid)
@@ -330,7 +368,7 @@ class GangSlots:
         if last is not None and last.job.id == unit.id:
             found = last.renewed(cluster, today, place)
         if found is None:
-            found = reserver.reserve(unit, (0, 0.0, unit.id), cluster, today, place)
+            found = reserver.reserve(unit, (0, (), 0.0, unit.id), cluster, today, place)
         if found is None:
             return NEVER_FITS
         ended = [end.job for end in found.waits_for]

@@ -36,6 +36,7 @@ from cotenant.kube.api.server import (
     application,
     health_routes,
     json_reply,
+    key_in,
     listen,
     serve_all,
     status_reply,
@@ -46,6 +47,7 @@ from cotenant.kube.codec.settings import Settings
 from cotenant.kube.scheduler.absent import AbsentVendors
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
+from cotenant.kube.scheduler.certificates import CertificateKeeper
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.extender import Extender
@@ -60,6 +62,7 @@ from cotenant.kube.scheduler.lease import LEASE_LIMITS, ElectedLeader, Election,
 from cotenant.kube.scheduler.metrics import SchedulerMetrics
 from cotenant.kube.scheduler.offers import OfferedNodes
 from cotenant.kube.scheduler.placement import Placer
+from cotenant.kube.scheduler.podgroups import PodGroups
 from cotenant.kube.scheduler.preemption import Preemptor
 from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.queue import Queue
@@ -107,6 +110,8 @@ class SchedulerOptions:
     """CA of the clients that may call the extender if it does not listen on loopback"""
     lease: tuple[str, str] | None = None
     """namespace and name of the lease of the kube-scheduler beside it; None: there is no other scheduler"""
+    certificate_days: int | None = None
+    """for how long new certificates of the installation are valid; None: another program renews them"""
 
 
 def serve(options: SchedulerOptions) -> None:
@@ -153,7 +158,8 @@ class Scheduler:
         ladder = Ladder(settings.isolation, lambda: self.state)
         codec = replace(settings.codec(), measured_memory=self.profiles.memory_of, granted_rung=ladder.granted)
         self.state = ClusterState(codec, scheduler=settings.scheduler.name, freed=signals.freed.send)
-        self.quotas, self.gangs = Quotas(codec), Gangs(self.state)
+        self.groups = PodGroups(client, errors, self._group_changed, pace=pace)
+        self.quotas, self.gangs = Quotas(codec), Gangs(self.state, self.groups.size_of)
         self.backfill = Backfill(self.state, self.gangs, settings.queue)
         self.placer = self._make_placer(settings, codec)
         self.watches = Watches(client, self.state, self.quotas, errors, signals, pace=pace)
@@ -225,6 +231,7 @@ class Scheduler:
     def _subscribe(self, signals: Signals, queue: Queue) -> None:
         """Which part is called when: subscribers are called in this order."""
         signals.pod_changed.subscribe(
+            self.groups.pod_changed,
             self.resizer.pod_changed,
             self.preemptor.pod_changed,
             self.releaser.pod_changed,
@@ -254,6 +261,10 @@ class Scheduler:
             self.decisions.began,
         )
 
+    def _group_changed(self, namespace: str, name: str) -> None:
+        self.gangs.group_changed(namespace, name)
+        self._shared.signals.freed.send(None)
+
     def for_kube_scheduler(self) -> Routes:
         """The routes of the first port."""
         extender = Extender(self._shared, self.binder, self.preemptor)
@@ -281,6 +292,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             for part in (
                 self.watches,
+                self.groups,
                 self.lead,
                 self._shared.events,
                 self.retrier,
@@ -380,6 +392,9 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     try:
         async with asyncio.TaskGroup() as group:
             working = [group.create_task(scheduler.run()), group.create_task(_report_ready(scheduler))]
+            if options.certificate_days is not None:
+                keeper = CertificateKeeper(client, scheduler.lead, errors, options.certificate_days)
+                working.append(group.create_task(keeper.run()))
             await serve_all(listeners, stop)
             await scheduler.binder.finish(GRACE_S)
             await scheduler.lead.resign()
@@ -439,16 +454,12 @@ def _listeners(options: SchedulerOptions, scheduler: Scheduler) -> list[Listener
             Listener(
                 listen(*options.status),
                 application(
-                    scheduler.for_operators(_key_in(options.why_key), _key_in(options.decisions_key)), scheduler.errors
+                    scheduler.for_operators(key_in(options.why_key), key_in(options.decisions_key)), scheduler.errors
                 ),
                 _certificates(options, scheduler.errors, None),
             )
         )
     return listeners
-
-
-def _key_in(file: Path | None) -> Callable[[], bytes] | None:
-    return None if file is None else lambda: file.read_bytes().strip()  # each time: it may have been replaced
 
 
 def _certificates(options: SchedulerOptions, errors: ErrorLog, client_authority: Path | None) -> Certificates:

@@ -20,7 +20,7 @@ from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, is_unschedulable, moment_of
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.queueing import Gang, attained_of, estimate_of, gang_of, gates_of_others, is_gated
+from cotenant.kube.codec.queueing import Gang, attained_of, estimate_of, gang_of, gates_of_others, hold_of, is_gated
 from cotenant.kube.codec.request import MEMORY, request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.backfill import Backfill
@@ -145,22 +145,37 @@ class Queue:
         entry = self._entries.get(uid, _NEW)
         if entry.state is not QUEUED:
             return None
-        if isinstance(entry.unit, InputError):
-            return str(entry.unit)
+        if (hold := hold_of(pod)) is not None:
+            return f"{hold}; it keeps its place in the queue and does not start until it is released"
+        if entry.obstacle is not None:
+            return entry.obstacle
         for place, unit in enumerate(self._in_order(inf, today)):
             if any(one.uid == uid for one in unit.pods):
-                what = "it waits" if unit.gang is None else f"its gang of {unit.gang.size} waits"
-                parts = [f"{what} with {place} before it in the queue ({self._queue.order})"]
-                if is_overdue(unit.job, today):
-                    parts.append("it is overdue" + ", so nodes are kept free for it" * (not self._queue.backfill))
-                refused = self._over_quota.get(unit.unit_class) or self._backfill.why_hopeless(unit, now)
-                if refused is not None:
-                    parts.append(str(refused))
-                return "; ".join((*parts, *self._backfill.explain(unit, place, today, self._slots)))
-        if others := gates_of_others(pod.spec.scheduling_gates):
-            return f"it joins the queue when its other scheduling gates are removed: {', '.join(others)}"
+                said = self._describe(unit, place, now, today)
+                return "; ".join((said, *self._backfill.explain(unit, place, today, self._slots)))
         reason = self.gangs.must_wait(pod)
         return "it waits in the queue" if reason is None else str(reason)
+
+    def in_order(self, now: float, today: Seconds) -> Iterator[tuple[Unit, str]]:
+        """All that wait, the first of the queue first, each with the sentence that says where in the queue it is."""
+        for place, unit in enumerate(self._in_order(inf, today)):
+            yield unit, self._describe(unit, place, now, today)
+
+    def not_in_order(self) -> Iterator[tuple[Pod, str]]:
+        """Those at their gates that wait for something else than their turn, and for what; held ones are left out."""
+        for status in self.gangs.all():
+            yield from status.incomplete
+        for entry in self._entries.values():
+            if entry.state is QUEUED and entry.pod is not None and entry.obstacle is not None:
+                yield entry.pod, entry.obstacle
+
+    def _describe(self, unit: Unit, place: int, now: float, today: Seconds) -> str:
+        what = "it waits" if unit.gang is None else f"its gang of {unit.gang.size} waits"
+        parts = [f"{what} with {place} before it in the queue ({self._queue.order})"]
+        if is_overdue(unit.job, today):
+            parts.append("it is overdue" + ", so nodes are kept free for it" * (not self._queue.backfill))
+        refused = self._over_quota.get(unit.unit_class) or self._backfill.why_hopeless(unit, now)
+        return "; ".join(parts if refused is None else [*parts, str(refused)])
 
     # The invariants of a pass:
     # - Units are examined strictly in the queue order, and a unit is released only if slots for all its pods are held
@@ -178,8 +193,7 @@ class Queue:
         result.revoked = self.gangs.expire(now, self._hold_s)
         self._take_back_slots(now)
         for status in self.gangs.changed(now):
-            if len(status.ready) < status.missing:
-                result.incomplete.extend((pod, str(status.must_wait)) for pod in status.ready)
+            result.incomplete.extend(status.incomplete)
         result.more = self._continue_round(result, now, today)
         return result
 
@@ -292,7 +306,7 @@ class Queue:
         """Whether the gate stays for now: the pod waits, is leaving, or its gate is being removed already."""
         assert entry.pod is not None
         about = entry.pod.metadata
-        if (entry.is_gated and entry.state is not QUEUED) or about.deletion_timestamp:
+        if (entry.is_gated and entry.state is not QUEUED) or about.deletion_timestamp or hold_of(entry.pod) is not None:
             return True
         return entry.unit is not None and (about.uid in self.gangs or self._queue.keeps(about.namespace))
 
@@ -369,7 +383,9 @@ class Queue:
                 return False
         elif entry.state is not QUEUED:
             return False
-        return self._must_queue(entry) and not gates_of_others(entry.pod.spec.scheduling_gates)
+        if hold_of(entry.pod) is not None or gates_of_others(entry.pod.spec.scheduling_gates):
+            return False
+        return self._must_queue(entry)
 
     def _unit(self, pods: tuple[QueuedPod, ...], gang: Gang | None) -> Unit:
         """A gang was submitted when its first pod was, and takes as long as the longest of its pods."""

@@ -12,7 +12,7 @@ from math import inf
 from cotenant.core.model import Job
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.queueing import Gang
+from cotenant.kube.codec.queueing import Gang, gates_of_others
 from cotenant.kube.scheduler.gangs import QueuedPod
 
 
@@ -77,6 +77,16 @@ class Entry:
     def is_gated(self) -> bool:
         """Whether the pod still has its gate, as far as the watch has shown."""
         return self.state in GATED
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the pod is not in the queue order whatever its gang does; None if it may be."""
+        if isinstance(self.unit, InputError):
+            return str(self.unit)
+        others = [] if self.pod is None else gates_of_others(self.pod.spec.scheduling_gates)
+        return (
+            f"it joins the queue when its other scheduling gates are removed: {', '.join(others)}" if others else None
+        )
 
     @property
     def is_empty(self) -> bool:

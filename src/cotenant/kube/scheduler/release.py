@@ -15,10 +15,11 @@ from cotenant.kube.api.client import Guard
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.queueing import GATE, is_gated
+from cotenant.kube.codec.queueing import GATE, HOLD, is_gated
 from cotenant.kube.scheduler.events import GANG_GIVEN_UP, GANG_WAITS, RELEASED
 from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.queue_entry import Unit
+from cotenant.kube.scheduler.queue_events import QueueEvents
 from cotenant.kube.scheduler.retry import PAUSE_S, RETRIED, SHARE, wait_for_change
 from cotenant.kube.scheduler.shared import Shared
 from cotenant.metrics.table import DECISIONS, STEPS
@@ -40,6 +41,7 @@ class Releaser:
         """`can_preempt` tells whether a pod could have a slot if victims were evicted."""
         self._shared, self._queue, self._can_preempt = shared, queue, can_preempt
         self.preempt_s, self.join_s = PREEMPT_S, JOIN_S
+        self._events = QueueEvents(shared, queue)
         self._blocked: list[Pod] = []
         self._wake = asyncio.Event()
         self._arrived = asyncio.Condition()
@@ -48,6 +50,7 @@ class Releaser:
         """Subscriber of `Signals.pod_changed`."""
         if self._queue.pod_changed(old, new):
             self._wake.set()
+        self._events.pod_changed(old, new)
 
     def on_freed(self, node: str | None = None) -> None:
         """Capacity may have been freed."""
@@ -134,6 +137,7 @@ class Releaser:
                 group.create_task(self._release_unit(unit, guard, result.overtook.get(unit.job.id)))
             for pod in result.open:
                 group.create_task(self._open(pod, guard))
+        self._events.on_pass(shared.clock(), _today())
         await asyncio.sleep(took * SHARE)
 
     async def _release_unit(self, unit: Unit, guard: Guard, overtook: str | None) -> None:
@@ -158,7 +162,8 @@ class Releaser:
         try:
             await self._shared.client.patch(PODS, about.name, patch, namespace=about.namespace, guard=guard)
         except ApiError as error:
-            if error.status not in (404, 409):  # gone, or another pod of the same name
+            # It is gone, there is another pod of the same name, or it was held a moment ago.
+            if error.status not in (404, 409) and HOLD not in str(error):
                 self._shared.errors.report("release", str(error))
             return False
         return True

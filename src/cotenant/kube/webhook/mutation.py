@@ -12,7 +12,7 @@ from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, 
 from cotenant.kube.api.server import Reply, Route, Routes
 from cotenant.kube.codec.annotations import foreign_records, without_assignment
 from cotenant.kube.codec.guaranteed import limits_annotations
-from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of
+from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of, hold_in
 from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.settings import KubeSettings, QueuePart, has_label
@@ -145,7 +145,11 @@ def _with_gate(spec: Json, pod: Pod, pod_request: PodRequest, namespace: str, qu
     """
     if pod_request.containers:
         estimate_of(pod), attained_of(pod)
-    waits = bool(pod_request.containers) and (gang_of(pod) is not None or queue.takes(namespace, pod.metadata.labels))
+    waits = bool(pod_request.containers) and (
+        gang_of(pod) is not None
+        or hold_in(pod.metadata.annotations) is not None
+        or queue.takes(namespace, pod.metadata.labels)
+    )
     before = spec.get(_GATES) or []
     gates = [gate for gate in before if gate.get("name") != GATE or waits]
     if waits and not any(gate.get("name") == GATE for gate in gates):

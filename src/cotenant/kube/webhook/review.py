@@ -7,7 +7,7 @@ changed, so code that edits the JSON can rely on its shape.
 """
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from cotenant.kube.api.objects import (
     PodContainer,
     PodSpec,
     Resources,
+    SchedulingGroup,
     decode_object,
 )
 from cotenant.kube.api.objects import MOST_BYTES as MOST_OBJECT_BYTES
@@ -108,6 +109,9 @@ class SpecManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     host_pid: bool = msgspec.field(default=False, name="hostPID")
     scheduler_name: str = ""
     scheduling_gates: tuple[Gate, ...] = ()
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: Mapping[str, Any] | None = None
+    """what Kubernetes 1.35 has instead of the group"""
     runtime_class_name: str | None = None
     priority: int | None = None
 
@@ -131,6 +135,7 @@ def to_pod(manifest: PodManifest, annotations: dict[str, str]) -> Pod:
         spec=PodSpec(
             containers=_to_containers(manifest.spec.containers),
             init_containers=_to_containers(manifest.spec.init_containers),
+            scheduling_group=manifest.spec.scheduling_group,
             priority=manifest.spec.priority,
         ),
     )

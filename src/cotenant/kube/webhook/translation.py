@@ -65,11 +65,16 @@ def _is_of_kai(annotations: Mapping[str, str]) -> bool:
 
 
 def ungrouped(manifest: PodManifest) -> tuple[str, ...]:
-    """A warning for the author of a pod with GPUs that belongs to a group of Volcano, which is not read here."""
+    """Warnings for the author of a pod with GPUs that belongs to a group that is not read here: of Volcano, or of
+    Kubernetes 1.35."""
     annotations, labels = manifest.metadata.annotations, manifest.metadata.labels
-    if GROUP not in annotations or GANG in annotations or COSCHEDULING_GROUP in labels:
+    if GANG in annotations or COSCHEDULING_GROUP in labels:
         return ()
-    return (f"annotation {GROUP}: the pods of this group start one by one; {GANG} and {GANG_SIZE} start them together",)
+    found = [f"annotation {GROUP}"] if GROUP in annotations else []
+    found += ["workloadRef"] if manifest.spec.workload_ref is not None else []
+    return tuple(
+        f"{what}: the pods of this group start one by one; {GANG} and {GANG_SIZE} start them together" for what in found
+    )
 
 
 def _from_volcano(pod: Json, vgpu: Dialect) -> Json:

@@ -8,8 +8,8 @@ import yaml
 
 from cotenant.kube.api.names import AGENT, CONFIGURATION, NAMESPACE, SCHEDULER, WEBHOOK, Json
 from cotenant.kube.api.objects import moment_of
-from cotenant.kube.install.configuration import KUBE_SCHEDULER, kube_scheduler
-from cotenant.kube.install.doctor.facts import Facts, Key
+from cotenant.kube.install.configuration import KUBE_SCHEDULER, kube_scheduler, scheduler_terms_of
+from cotenant.kube.install.doctor.facts import Facts
 from cotenant.kube.install.doctor.node_checks import (
     check_agent_versions,
     check_clocks,
@@ -18,11 +18,13 @@ from cotenant.kube.install.doctor.node_checks import (
     check_plugins,
     check_runtime,
     images_of,
+    tag_of,
 )
 from cotenant.kube.install.doctor.webhook_checks import check_webhook
+from cotenant.kube.install.kinds import Key
 from cotenant.wire.diagnosis import Diagnosis, Finding, diagnosis, error, warning
 
-APPLY = "apply the manifests again: `cotenant kube install … | kubectl apply -f -`"
+APPLY = "install what is missing: `cotenant kube upgrade`"
 STALE_S = 60.0
 """age of the lease after which no scheduler leads; a living one renews it every few seconds"""
 
@@ -37,7 +39,7 @@ def check_access(facts: Facts) -> Iterator[Finding]:
 def check_objects(facts: Facts) -> Iterator[Finding]:
     namespace = Key("Namespace", NAMESPACE)
     if namespace in facts.objects and facts.objects[namespace] is None:
-        install = "install cotenant: `cotenant kube install … | kubectl apply -f -`"
+        install = "install it: `cotenant kube install`"
         yield error("objects", str(namespace), "is missing: cotenant is not installed in this cluster", install)
         return
     for key, seen in facts.objects.items():
@@ -73,7 +75,7 @@ def check_settings(facts: Facts) -> Iterator[Finding]:
     if not isinstance(found, dict):
         yield error("settings", about, f"{KUBE_SCHEDULER} is missing or no YAML", APPLY)
         return
-    yield from _scheduler_differences(about, found, kube_scheduler(facts.settings))
+    yield from _scheduler_differences(about, found, kube_scheduler(scheduler_terms_of(facts.settings)))
 
 
 def _scheduler_differences(about: str, found: Json, wanted: Json) -> Iterator[Finding]:
@@ -120,7 +122,7 @@ def check_programs(facts: Facts) -> Iterator[Finding]:
 
 def check_versions(facts: Facts) -> Iterator[Finding]:
     images = images_of(facts)
-    if len(set(images.values())) > 1:
+    if len({tag for image in images.values() if (tag := tag_of(image)) is not None}) > 1:
         listed = ", ".join(f"{name} {image}" for name, image in sorted(images.items()))
         yield warning("versions", "images", f"differ: {listed}", f"wait for the update to end, or {APPLY}")
     yield from check_agent_versions(facts)

@@ -2,65 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the doctor knows of a cluster: values, so that the checks are pure functions of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from cotenant.kube.api.names import AGENT_USER, NAMESPACE, SCHEDULER_USER, Json
-from cotenant.kube.api.objects import Metadata
-from cotenant.kube.install.rbac import rbac_objects
+from cotenant.kube.install.kinds import Key, Seen
 from cotenant.kube.settings import KubeSettings
-
-PLURALS = {
-    "ServiceAccount": ("serviceaccounts", "api/v1"),
-    "Secret": ("secrets", "api/v1"),
-    "Service": ("services", "api/v1"),
-    "ConfigMap": ("configmaps", "api/v1"),
-    "Namespace": ("namespaces", "api/v1"),
-    "Deployment": ("deployments", "apis/apps/v1"),
-    "DaemonSet": ("daemonsets", "apis/apps/v1"),
-    "ClusterRole": ("clusterroles", "apis/rbac.authorization.k8s.io/v1"),
-    "ClusterRoleBinding": ("clusterrolebindings", "apis/rbac.authorization.k8s.io/v1"),
-    "Role": ("roles", "apis/rbac.authorization.k8s.io/v1"),
-    "RoleBinding": ("rolebindings", "apis/rbac.authorization.k8s.io/v1"),
-    "CustomResourceDefinition": ("customresourcedefinitions", "apis/apiextensions.k8s.io/v1"),
-    "MutatingWebhookConfiguration": ("mutatingwebhookconfigurations", "apis/admissionregistration.k8s.io/v1"),
-    "ValidatingAdmissionPolicy": ("validatingadmissionpolicies", "apis/admissionregistration.k8s.io/v1"),
-    "ValidatingAdmissionPolicyBinding": (
-        "validatingadmissionpolicybindings",
-        "apis/admissionregistration.k8s.io/v1",
-    ),
-    "Lease": ("leases", "apis/coordination.k8s.io/v1"),
-}
-
-
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """An object of the cluster, with the parts that checks read."""
-
-    metadata: Metadata = Metadata()
-    spec: dict[str, Any] = {}
-    status: dict[str, Any] = {}
-    data: dict[str, str] = {}
-    webhooks: tuple[dict[str, Any], ...] = ()
-
-
-class Key(NamedTuple):
-    """The identity of an object."""
-
-    kind: str
-    name: str
-    namespace: str = ""
-
-    def __str__(self) -> str:
-        where = f" in namespace {self.namespace}" if self.namespace else ""
-        return f"{self.kind} {self.name}{where}"
-
-    @classmethod
-    def of(cls, made: Json) -> "Key":
-        metadata = made["metadata"]
-        return cls(made["kind"], metadata["name"], metadata.get("namespace", ""))
 
 
 class AccountRight(NamedTuple):
@@ -127,11 +75,11 @@ class Facts:
         return self.objects.get(Key(kind, name, namespace))
 
 
-def account_rights() -> list[AccountRight]:
-    """The rights that the accounts of an installation need, from the roles that it creates."""
+def account_rights(objects: Iterable[Json]) -> list[AccountRight]:
+    """The rights that the accounts of an installation need, from the roles among its objects."""
     users = {"cotenant-scheduler": SCHEDULER_USER, "cotenant-agent": AGENT_USER}
     found = []
-    for made in rbac_objects():
+    for made in objects:
         if made["kind"] not in ("ClusterRole", "Role") or made["metadata"]["name"] not in users:
             continue
         account, namespace = users[made["metadata"]["name"]], made["metadata"].get("namespace", "")

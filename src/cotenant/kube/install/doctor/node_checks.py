@@ -10,7 +10,8 @@ from cotenant.kube.api.names import AGENT, SCHEDULER, WEBHOOK
 from cotenant.kube.api.objects import Node, moment_of
 from cotenant.kube.codec.agent_report import report_of
 from cotenant.kube.codec.inventory import AWAY, INVENTORY, OWN_TOTALS, machine_of
-from cotenant.kube.install.doctor.facts import Facts, Seen
+from cotenant.kube.install.doctor.facts import Facts
+from cotenant.kube.install.kinds import Seen
 from cotenant.kube.settings import KubeSettings
 from cotenant.wire.diagnosis import Finding, error, warning
 
@@ -121,6 +122,11 @@ def images_of(facts: Facts) -> dict[str, str]:
         if images:
             found[name] = images[0]
     return found
+
+
+def tag_of(image: str) -> str | None:
+    """The tag of an image; None if it is named by its digest, which says nothing about the version."""
+    return None if "@" in image else image.rpartition("/")[2].partition(":")[2]
 
 
 def check_agent_versions(facts: Facts) -> Iterator[Finding]:

@@ -15,7 +15,6 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import (
-    AGENT,
     CONFIGURATION,
     DECISIONS,
     LEASE,
@@ -28,24 +27,22 @@ from cotenant.kube.api.names import (
 )
 from cotenant.kube.api.objects import Metadata, Pod, moment_of
 from cotenant.kube.codec.vgpu import VGPU
+from cotenant.kube.install.chart import ClusterFacts, checked_values, installed_objects, rendered
 from cotenant.kube.install.doctor.checks import examine
 from cotenant.kube.install.doctor.facts import (
-    PLURALS,
     AccountRight,
     Facts,
     ForeignPlugin,
-    Key,
-    Seen,
     Trial,
     account_rights,
 )
-from cotenant.kube.install.policies import admission_policies
-from cotenant.kube.install.profiles import profile_definition
-from cotenant.kube.install.rbac import rbac_objects
+from cotenant.kube.install.kinds import PLURALS, Key, Seen
 from cotenant.kube.settings import KubeSettings, parse_settings
 from cotenant.wire.diagnosis import Diagnosis
 
 NOT_FOUND = 404
+CERT_MANAGER = "cert-manager.io/inject-ca-from"
+"""Annotation that lets cert-manager write into the configuration of the webhook."""
 FOREIGN_IMAGES = {
     "nvidia/k8s-device-plugin": "NVIDIA's device plugin",
     "nvidia-device-plugin": "NVIDIA's device plugin",
@@ -88,7 +85,8 @@ async def read_facts(client: Client, namespace: str) -> Facts:
         return Facts(objects={Key("Namespace", NAMESPACE): None}, unread=reader.unread, own_time=time.time())
     configuration = await reader.one(Key("ConfigMap", CONFIGURATION, NAMESPACE))
     settings, problem = _settings(configuration)
-    keys = [*_expected(settings or KubeSettings())]
+    made = expected_objects(await reader.one(Key("MutatingWebhookConfiguration", SCHEDULER)))
+    keys = [*_expected(made)]
     objects = dict(zip(keys, await asyncio.gather(*map(reader.one, keys)), strict=True))
     trial, server_time = await reader.trial(namespace, _count_resource(settings or KubeSettings()))
     leases = await reader.many("Lease", NODE_LEASES)
@@ -99,7 +97,7 @@ async def read_facts(client: Client, namespace: str) -> Facts:
         nodes=tuple(await reader.nodes()),
         node_leases={one.metadata.name: one for one in leases},
         plugins=tuple([one async for one in reader.plugins()]),
-        rights=await reader.rights(account_rights()),
+        rights=await reader.rights(account_rights(made)),
         trial=trial,
         server_time=server_time,
         own_time=time.time(),
@@ -108,15 +106,18 @@ async def read_facts(client: Client, namespace: str) -> Facts:
     )
 
 
-def _expected(settings: KubeSettings) -> Iterable[Key]:
-    """The objects that an installation has."""
-    yield from map(Key.of, (profile_definition(), *rbac_objects(), *admission_policies(settings)))
-    yield Key("ConfigMap", CONFIGURATION, NAMESPACE)
+def expected_objects(hooks: Seen | None = None) -> list[Json]:
+    """The objects that every installation has. What else there is depends on its values; whether cert-manager renews
+    the certificates is to be seen on the configuration of the webhook."""
+    managed = hooks is not None and CERT_MANAGER in hooks.metadata.annotations
+    said = {"web": {"enabled": False}, "certificates": {"source": "cert-manager" if managed else "own"}}
+    return installed_objects(rendered(checked_values(said), ClusterFacts(apis=frozenset({"cert-manager.io/v1"}))))
+
+
+def _expected(objects: Iterable[Json]) -> Iterable[Key]:
+    left_out = ("PodDisruptionBudget", "NetworkPolicy")
+    yield from (Key.of(one) for one in objects if one["kind"] not in left_out)
     yield from (Key("Secret", name, NAMESPACE) for name in (SCHEDULER, WEBHOOK, WHY, DECISIONS))
-    yield from (Key("Service", name, NAMESPACE) for name in (SCHEDULER, WEBHOOK))
-    yield from (Key("Deployment", name, NAMESPACE) for name in (SCHEDULER, WEBHOOK))
-    yield Key("DaemonSet", AGENT, NAMESPACE)
-    yield Key("MutatingWebhookConfiguration", SCHEDULER)
     yield Key("Lease", LEASE, NAMESPACE)
 
 
@@ -137,14 +138,12 @@ class _Reader:
         self.unread: dict[str, str] = {}
 
     async def one(self, key: Key) -> Seen | None:
-        plural, group = PLURALS[key.kind]
         try:
-            kind = Kind(plural, Seen, group=group, cluster_wide=not key.namespace)
-            return await self._client.get(kind, key.name, namespace=key.namespace)
+            return await self._client.get(key.api, key.name, namespace=key.namespace)
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return None
-            self._note(plural, error)
+            self._note(key.api.plural, error)
             return Seen()
 
     async def many(self, kind: str, namespace: str = "", labels: str = "") -> list[Seen]:

@@ -2,21 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the API server can call the webhook: its certificate, the bundle that it trusts, and a pod that is tried."""
 
-import re
-import ssl
 from base64 import b64decode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from cotenant.kube.api.certificates import validity_of
 from cotenant.kube.api.names import SCHEDULER, WEBHOOK
 from cotenant.kube.install.doctor.facts import Facts
 from cotenant.wire.diagnosis import Finding, error, warning
 
-NEW_CERTIFICATE = "make new certificates: `cotenant kube install … | kubectl apply -f -`"
+NEW_CERTIFICATE = "make new certificates: `cotenant kube upgrade`"
 SOON_S = 30 * 86_400.0
-_TIME = rb"(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)"
-_VALIDITY = re.compile(rb"\x30." + _TIME + _TIME, re.DOTALL)
-"""in DER: the sequence of two times, the first of its kind in a certificate (RFC 5280, 4.1.2.5)"""
 
 
 def check_webhook(facts: Facts) -> Iterator[Finding]:
@@ -48,7 +44,8 @@ def check_webhook(facts: Facts) -> Iterator[Finding]:
 
 
 def _expiry(certificate: str, now: float) -> Iterator[Finding]:
-    ends = not_after(certificate)
+    validity = validity_of(certificate)
+    ends = None if validity is None else validity[1]
     about = f"Secret {WEBHOOK}"
     if ends is None:
         yield error("webhook", about, "its tls.crt is no certificate", NEW_CERTIFICATE)
@@ -76,22 +73,6 @@ def _decoded(text: str) -> str:
         return b64decode(text).decode("ascii", "replace")
     except ValueError:
         return ""
-
-
-def not_after(certificate: str) -> float | None:
-    """The end of the validity of the first certificate in PEM, in seconds since 1970; None if it cannot be read."""
-    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    first = certificate[certificate.find(begin) :].partition(end)[0]
-    try:
-        content = ssl.PEM_cert_to_DER_cert(f"{first}{end}\n")
-    except ValueError:
-        return None
-    found = _VALIDITY.search(content)
-    if found is None:
-        return None
-    short, long = found[3], found[4]
-    form, text = ("%y%m%d%H%M%S", short) if short else ("%Y%m%d%H%M%S", long)
-    return datetime.strptime(text.decode(), form).replace(tzinfo=UTC).timestamp()
 
 
 def _day(moment: float) -> str:

@@ -1,0 +1,62 @@
+{{/*
+SPDX-FileCopyrightText: 2026 The cotenant authors
+SPDX-License-Identifier: Apache-2.0
+
+Names, labels and images. The templates use a small part of the template language, which cotenant renders itself if
+there is no helm: see docs/decisions/0027-the-chart-is-the-installation.md.
+*/}}
+
+{{- define "cotenant.labels" -}}
+app.kubernetes.io/part-of: cotenant
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
+{{- end }}
+
+{{- define "cotenant.image" -}}
+{{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
+{{- printf "%s/cotenant-scheduler:%s" .Values.image.registry $tag -}}
+{{- end }}
+
+{{- define "cotenant.agentImage" -}}
+{{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
+{{- .Values.agent.image | default (printf "%s/cotenant-agent:%s" .Values.image.registry $tag) -}}
+{{- end }}
+
+{{- /* The version of kube-scheduler follows the cluster's, without what a vendor appends to it. */}}
+{{- define "cotenant.kubeSchedulerImage" -}}
+{{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
+{{- printf "%s:%s" .Values.kubeScheduler.image (.Values.kubeScheduler.tag | default $version) -}}
+{{- end }}
+
+{{- /* What pods are made from, so that other settings make new pods. */}}
+{{- define "cotenant.content" -}}
+{{- toJson .Values.settings | sha256sum | trunc 16 -}}
+{{- end }}
+
+{{- define "cotenant.runtimeClass" -}}
+{{- $shared := dig "webhook" "runtime-class" "" .Values.settings -}}
+{{- .Values.agent.runtimeClassName | default $shared -}}
+{{- end }}
+
+{{- define "cotenant.pullSecrets" -}}
+{{- $found := list -}}
+{{- range $name := .Values.image.pullSecrets -}}
+{{- $found = append $found (dict "name" $name) -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end }}
+
+{{- define "cotenant.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- /* A hook: Argo CD and Flux run it too. What it leaves is deleted before it runs again. */}}
+{{- define "cotenant.hook" -}}
+helm.sh/hook: {{ . }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}

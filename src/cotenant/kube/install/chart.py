@@ -1,0 +1,170 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The chart, rendered without helm: the same files, values and checks, and the same objects."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+import cotenant
+from cotenant.errors import InputError
+from cotenant.kube.api.names import DEFAULT_NAMESPACE, Json
+from cotenant.kube.install.template import Templates
+from cotenant.kube.install.values import Values, check_values
+from cotenant.kube.settings import MOST_BYTES, parse_settings
+from cotenant.wire.codec import read_bounded
+
+RELEASE = "cotenant"
+SERVICE = "cotenant"
+"""what `app.kubernetes.io/managed-by` says of objects that we apply; helm says Helm"""
+OLDEST = (1, 30)
+"""the oldest Kubernetes that works: admission policies are stable since then; Chart.yaml says the same to helm"""
+ORDER = (
+    *("Namespace", "NetworkPolicy", "PodDisruptionBudget", "ServiceAccount", "Secret", "ConfigMap"),
+    *("PersistentVolumeClaim", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    *("Service", "DaemonSet", "Deployment", "Job"),
+)
+"""the order in which kinds are created, as helm has it; the others follow"""
+HOOK = "helm.sh/hook"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What templates ask of a cluster."""
+
+    version: str = "v1.34.0"
+    apis: frozenset[str] = field(default_factory=frozenset)
+    """groups and versions that it serves, such as cert-manager.io/v1"""
+
+
+def chart_folder() -> Path:
+    """Return the folder of the chart: in the package, or beside its sources."""
+    package = Path(cotenant.__file__).parent
+    for place in (package / "_chart", package.parents[1] / "deploy" / "helm" / "cotenant"):
+        if (place / "Chart.yaml").is_file():
+            return place
+    raise InputError("this installation of cotenant contains no chart; install the package with pip")
+
+
+def merged_values(files: Iterable[Path] = (), assignments: Iterable[str] = (), settings: Path | None = None) -> Json:
+    """Return what a settings file, files of values and assignments `a.b=c` say, without defaults. The later is above
+    the earlier."""
+    said: Json = {} if settings is None else {"settings": _read_values(settings)}
+    for file in files:
+        said = merged(said, _read_values(file))
+    for assignment in assignments:
+        said = merged(said, parse_assignment(assignment))
+    return said
+
+
+def checked_values(said: Mapping[str, Any]) -> Json:
+    """Return all values, defaults included; InputError if one is unknown or wrong."""
+    defaults = yaml.safe_load((chart_folder() / "values.yaml").read_bytes())
+    values = merged(defaults, said, defaults_end=True)
+    try:
+        typed = msgspec.convert(values, Values)
+    except msgspec.ValidationError as error:
+        raise InputError(f"values: {error}") from None
+    parse_settings(json.dumps(values["settings"]).encode(), "values: settings")
+    check_values(typed)
+    return values
+
+
+def rendered(
+    values: Mapping[str, Any], facts: ClusterFacts | None = None, namespace: str = DEFAULT_NAMESPACE
+) -> list[Json]:
+    """Return the objects of an installation with all its values, in the order of their creation; hooks are first."""
+    facts = facts or ClusterFacts()
+    folder = chart_folder()
+    chart = yaml.safe_load((folder / "Chart.yaml").read_bytes())
+    check_version(facts.version)
+    templates = Templates()
+    bodies = {path.name: templates.add(path.name, path.read_text()) for path in sorted(folder.glob("templates/*"))}
+    dot = {
+        "Values": values,
+        "Release": {"Name": RELEASE, "Namespace": namespace, "Service": SERVICE},
+        "Chart": {"Name": chart["name"], "Version": chart["version"], "AppVersion": chart["appVersion"]},
+        "Capabilities": {"KubeVersion": {"Version": facts.version}, "APIVersions": {"Has": facts.apis.__contains__}},
+        "Files": {"Get": lambda name: (folder / name).read_text()},
+    }
+    objects: list[Json] = []
+    for name, body in bodies.items():
+        if name.endswith(".yaml"):
+            objects += [one for one in yaml.safe_load_all(templates.render(body, dot)) if one]
+    return sorted(objects, key=_rank)
+
+
+def without_removal(objects: Sequence[Json]) -> list[Json]:
+    """Return the objects without those that helm creates only to remove an installation."""
+    return [one for one in objects if "pre-delete" not in (one["metadata"].get("annotations") or {}).get(HOOK, "")]
+
+
+def installed_objects(objects: Sequence[Json]) -> list[Json]:
+    """Return the objects without hooks, whose work we do ourselves."""
+    return [one for one in objects if HOOK not in one["metadata"].get("annotations", {})]
+
+
+def check_version(version: str) -> None:
+    """InputError if Kubernetes is too old."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise InputError(
+            f"this cluster runs Kubernetes {version}, and cotenant needs {oldest} or later: upgrade it first"
+        )
+
+
+def parse_assignment(text: str) -> Json:
+    """Parse `a.b=c` as helm does: a backslash before a dot keeps it, {x,y} is a list, and null removes a default."""
+    path, equals, value = text.partition("=")
+    keys = [key.replace("\\.", ".") for key in re.split(r"(?<!\\)\.", path)]
+    if not equals or not all(keys) or "[" in path:
+        raise InputError(f"--set {text!r}: expected NAME=VALUE, such as scheduler.replicas=2")
+    made: Any = _typed(value)
+    for key in reversed(keys):
+        made = {key: made}
+    return dict(made)
+
+
+def _typed(text: str) -> Any:
+    if text.startswith("{") and text.endswith("}"):
+        return [_typed(one) for one in text[1:-1].split(",")]
+    if text in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[text]
+    return int(text) if re.fullmatch(r"-?(0|[1-9]\d*)", text) else text
+
+
+def _read_values(file: Path) -> Json:
+    content = read_bounded(file, MOST_BYTES, "a file of values")
+    try:
+        found = yaml.safe_load(content)
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        raise InputError(f"values {file}: {' '.join(str(error).split())}") from None
+    if found is not None and not isinstance(found, dict):
+        raise InputError(f"values {file}: expected a map of values")
+    return found or {}
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any], *, defaults_end: bool = False) -> Json:
+    """Return the values of both, those of `above` first. With `defaults_end`, null removes a default, as in helm."""
+    both = {**below, **above}
+    for key in below.keys() & above.keys():
+        lower, upper = below[key], above[key]
+        if isinstance(lower, Mapping) and isinstance(upper, Mapping):
+            both[key] = merged(lower, upper, defaults_end=defaults_end)
+        elif upper is None and defaults_end:
+            del both[key]
+    return both
+
+
+def _rank(made: Json) -> tuple[bool, int, int, str, str]:
+    annotations = made["metadata"].get("annotations") or {}
+    kind = made["kind"]
+    place = ORDER.index(kind) if kind in ORDER else len(ORDER)
+    return (HOOK not in annotations, int(annotations.get(f"{HOOK}-weight", 0)), place, kind, made["metadata"]["name"])

@@ -1,0 +1,272 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Installs, upgrades and removes the objects of the chart without helm.
+
+A ConfigMap lists the objects of the installation, with the values that they were made from. It is written before the
+objects, so that an interrupted command can be repeated or undone.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from cotenant import __version__
+from cotenant.errors import CotenantError, InputError
+from cotenant.kube.api.client import Client, Selection
+from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import Kind
+from cotenant.kube.api.keys import create_missing
+from cotenant.kube.api.listing import listed
+from cotenant.kube.api.names import AGENT, NAMESPACE, OUR_LABELS, SCHEDULER, Json
+from cotenant.kube.install.chart import RELEASE, ClusterFacts, checked_values, installed_objects, merged, rendered
+from cotenant.kube.install.cleaning import clean_nodes
+from cotenant.kube.install.kinds import Key, Seen
+
+MANAGER = "cotenant"
+"""our field manager"""
+INVENTORY = Key("ConfigMap", "cotenant-installation", NAMESPACE)
+HOOKS = Key("MutatingWebhookConfiguration", SCHEDULER)
+KEEP = "helm.sh/resource-policy"
+NOT_FOUND = 404
+LOOK_S = 0.5
+ADOPTED = {
+    "labels": {"app.kubernetes.io/managed-by": "Helm"},
+    "annotations": {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": NAMESPACE},
+}
+"""What helm requires of an object that it did not create, so that it can be used by a later installation."""
+PRIVILEGED = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
+"""Agents mount folders of their node. All other pods fulfil `restricted`."""
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a command would do."""
+
+    objects: Sequence[Json]
+    """to apply, in this order"""
+    removed: Sequence[Key] = ()
+    """objects of the present installation that the new one does not have"""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """what the user said, without defaults"""
+    days: int | None = None
+    """validity of new certificates; None: cert-manager makes them"""
+
+
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    git_version: str
+
+
+class _Group(msgspec.Struct, frozen=True, rename="camel"):
+    versions: tuple[dict[str, str], ...] = ()
+
+
+class _Groups(msgspec.Struct, frozen=True):
+    groups: tuple[_Group, ...] = ()
+
+
+async def read_cluster(client: Client) -> ClusterFacts:
+    """Ask the API server what templates ask of a cluster."""
+    version = msgspec.json.decode(await client.read("/version"), type=_Version).git_version
+    groups = msgspec.json.decode(await client.read("/apis"), type=_Groups).groups
+    apis = {one["groupVersion"] for group in groups for one in group.versions}
+    return ClusterFacts(version=version, apis=frozenset(apis))
+
+
+async def found(client: Client, key: Key) -> Seen | None:
+    """Return an object of the cluster; None if it is not there."""
+    try:
+        return await client.get(key.api, key.name, namespace=key.namespace)
+    except ApiError as error:
+        if error.status == NOT_FOUND:
+            return None
+        raise
+
+
+async def plan_install(client: Client, said: Mapping[str, Any]) -> Plan:
+    """Return what an installation would do; InputError if it could not work, or if there is one."""
+    await _refuse_helm(client)
+    if await found(client, INVENTORY) is not None:
+        raise InputError(f"cotenant is installed in namespace {NAMESPACE}: `cotenant kube upgrade` changes it")
+    hooks = await found(client, HOOKS)
+    if hooks is not None:
+        where = _namespace_of(hooks)
+        raise InputError(
+            f"this cluster has an installation of cotenant in namespace {where}, which was made in another way; a"
+            " cluster has one installation: upgrade that one, or remove it first"
+        )
+    return await _plan(client, said)
+
+
+async def plan_upgrade(client: Client, said: Mapping[str, Any], *, reset: bool = False) -> Plan:
+    """Return what an upgrade would do. It keeps the values of the installation, unless they are to be reset."""
+    await _refuse_helm(client)
+    installed = await found(client, INVENTORY)
+    if installed is None:
+        raise InputError(f"cotenant is not installed in namespace {NAMESPACE}: `cotenant kube install` installs it")
+    plan = await _plan(client, said if reset else merged(json.loads(installed.data["values"]), said))
+    kept = {Key.of(one) for one in plan.objects}
+    removed = [key for key in listed_keys(installed) if key not in kept]
+    return Plan(objects=plan.objects, removed=removed, values=plan.values, days=plan.days)
+
+
+def listed_keys(installed: Seen) -> list[Key]:
+    """Return the objects that the inventory lists."""
+    return [Key(*one) for one in json.loads(installed.data["objects"])]
+
+
+async def _plan(client: Client, said: Mapping[str, Any]) -> Plan:
+    values = checked_values(said)
+    objects = installed_objects(rendered(values, await read_cluster(client), NAMESPACE))
+    await _check_runtime_class(client, objects)
+    days = values["certificates"]["days"] if values["certificates"]["source"] == "own" else None
+    return Plan(objects=objects, values=said, days=days)
+
+
+async def _check_runtime_class(client: Client, objects: Sequence[Json]) -> None:
+    for one in objects:
+        name = one["spec"]["template"]["spec"].get("runtimeClassName") if one["kind"] == "DaemonSet" else None
+        if name and await found(client, Key("RuntimeClass", name)) is None:
+            raise InputError(
+                f"this cluster has no RuntimeClass {name}, which agents and pods with GPUs are to run with: install"
+                " the container runtime of the GPUs first, or name another class in settings.webhook.runtime-class"
+            )
+
+
+async def _refuse_helm(client: Client) -> None:
+    release = await helm_release(client)
+    if release is not None:
+        raise InputError(
+            f"helm installed cotenant in namespace {NAMESPACE} (release {release}): upgrade and remove it with helm, or"
+            " install helm and repeat this command"
+        )
+
+
+async def helm_release(client: Client) -> str | None:
+    """Return the name of the helm release in our namespace; None if there is none."""
+    secrets, _ = await listed(client, Kind("secrets", Seen), Selection(namespace=NAMESPACE, labels="owner=helm"))
+    names = [one.metadata.labels.get("name", "") for one in secrets]
+    return names[-1] if names else None
+
+
+def _namespace_of(hooks: Seen) -> str:
+    service = hooks.webhooks[0].get("clientConfig", {}).get("service", {}) if hooks.webhooks else {}
+    return str(service.get("namespace", "(unknown)"))
+
+
+def namespace_object() -> Json:
+    """Return our namespace, in which privileged pods are allowed."""
+    labels = {**OUR_LABELS, **PRIVILEGED}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
+
+
+async def refuse_own(client: Client) -> None:
+    """InputError if cotenant was installed without helm: helm would refuse to take its objects over."""
+    if await found(client, INVENTORY) is not None:
+        raise InputError(
+            f"cotenant was installed in namespace {NAMESPACE} without helm: repeat this command with --no-helm, or"
+            " remove that installation first"
+        )
+
+
+async def carry_out(client: Client, plan: Plan, say: Say) -> None:
+    """Apply a plan; return when the API server has all objects."""
+    await _apply(client, namespace_object())
+    await _write_inventory(client, plan, [*map(Key.of, plan.objects), *plan.removed])
+    for name in await create_missing(client, plan.days):
+        say(f"Secret {name}: created")
+    for one in plan.objects:
+        await _apply(client, one)
+        say(f"{Key.of(one)}: applied")
+    for key in plan.removed:
+        await _delete(client, key)
+        say(f"{key}: removed")
+    await _write_inventory(client, plan, [Key.of(one) for one in plan.objects])
+
+
+async def remove(client: Client, say: Say, *, purge: bool = False) -> None:
+    """Remove an installation, last objects first. With `purge`, also the custom resource and its profiles."""
+    installed = await found(client, INVENTORY)
+    if installed is None:
+        await _refuse_helm(client)
+        raise InputError(f"cotenant is not installed in namespace {NAMESPACE}, or not by `cotenant kube install`")
+    await clean_nodes(client, say)
+    for key in reversed(listed_keys(installed)):
+        seen = await found(client, key)
+        if seen is None:
+            continue
+        if not purge and seen.metadata.annotations.get(KEEP) == "keep":
+            await client.patch(key.api, key.name, {"metadata": ADOPTED})
+            say(f"{key}: kept, with the profiles that were measured; --purge removes it")
+            continue
+        await _delete(client, key)
+        say(f"{key}: removed")
+    await _delete(client, Key("Namespace", NAMESPACE))
+    say(f"Namespace {NAMESPACE}: removed")
+
+
+async def wait_ready(client: Client, objects: Sequence[Json], seconds: float, say: Say) -> None:
+    """Return when all pods are ready and the API server trusts the webhook; CotenantError if that takes too long."""
+    until = time.monotonic() + seconds
+    said = ""
+    while reason := await _unready_reason(client, objects):
+        if reason != said:
+            say(f"waiting: {reason}")
+        said = reason
+        if time.monotonic() > until:
+            raise CotenantError(f"not ready after {seconds:.0f} s: {reason}; `cotenant kube doctor` says more")
+        await asyncio.sleep(LOOK_S)
+
+
+async def _unready_reason(client: Client, objects: Sequence[Json]) -> str | None:
+    for key in map(Key.of, objects):
+        if key.kind not in ("Deployment", "DaemonSet"):
+            continue
+        seen = await found(client, key)
+        if seen is None:
+            return f"{key} is not there"
+        ready, wanted = replicas_of(key, seen)
+        if ready < wanted or (key.name == AGENT and not wanted):
+            return f"{key} has {ready} of {wanted} pods ready"
+        if seen.status.get("observedGeneration", 0) < seen.metadata.generation:
+            return f"{key} is being changed"
+    hooks = await found(client, HOOKS)
+    if hooks is not None and not all(one["clientConfig"].get("caBundle") for one in hooks.webhooks):
+        return "the API server does not trust the webhook yet"
+    return None
+
+
+def replicas_of(key: Key, seen: Seen) -> tuple[int, int]:
+    """Return how many pods of a workload are ready and current, and how many there should be."""
+    status = seen.status
+    if key.kind == "DaemonSet":
+        ready = min(status.get("numberReady", 0), status.get("updatedNumberScheduled", 0))
+        if seen.spec.get("updateStrategy", {}).get("type") == "OnDelete":
+            ready = status.get("numberReady", 0)
+        return ready, status.get("desiredNumberScheduled", 0)
+    return min(status.get("readyReplicas", 0), status.get("updatedReplicas", 0)), seen.spec.get("replicas", 1)
+
+
+async def _apply(client: Client, made: Json) -> None:
+    key = Key.of(made)
+    await client.apply(key.api, key.name, made, manager=MANAGER, namespace=key.namespace)
+
+
+async def _delete(client: Client, key: Key) -> None:
+    try:
+        await client.delete(key.api, key.name, namespace=key.namespace, cascade="Background")
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+
+
+async def _write_inventory(client: Client, plan: Plan, keys: Sequence[Key]) -> None:
+    data = {"version": __version__, "values": json.dumps(plan.values), "objects": json.dumps(keys)}
+    metadata = {"name": INVENTORY.name, "namespace": NAMESPACE, "labels": OUR_LABELS}
+    await _apply(client, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})

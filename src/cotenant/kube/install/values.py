@@ -1,0 +1,268 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The values of the chart: their names, types, defaults and meanings.
+
+`values.yaml`, `values.schema.json` and the reference page are made from these classes by `make reference`.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from cotenant.core.units import parse_memory
+from cotenant.errors import InputError
+from cotenant.kube.settings import KubeSettings
+from cotenant.node.devices.vendors import REAL_NAMES
+
+Replicas = Annotated[int, Meta(ge=1, le=9)]
+Simulated = Annotated[int, Meta(ge=1, le=64)]
+Days = Annotated[int, Meta(ge=1, le=3650)]
+
+
+class _Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    pass
+
+
+def _requests(cpu: str, memory: str) -> Any:
+    return msgspec.field(default_factory=lambda: {"requests": {"cpu": cpu, "memory": memory}})
+
+
+class ImageValues(_Values, frozen=True):
+    """Images of cotenant's own programs."""
+
+    registry: str = "ghcr.io/cotenant"
+    """Registry and folder that contain `cotenant-scheduler` and `cotenant-agent`."""
+    tag: str = ""
+    """Tag of both images. Empty: the version of the chart's app."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """Image pull policy of all containers."""
+    pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets with the credentials of the registry."""
+
+
+class VolumeValues(_Values, frozen=True):
+    """A volume that a program writes to."""
+
+    size: str = "512Mi"
+    """Size of the volume."""
+    persistent: bool = False
+    """Whether the volume is a PersistentVolumeClaim. Otherwise what it contains is lost with the pod."""
+    storage_class: str = ""
+    """StorageClass of the claim. Empty: that of the cluster."""
+    access_modes: tuple[str, ...] = ("ReadWriteOnce",)
+    """Access modes of the claim."""
+    existing_claim: str = ""
+    """Name of a claim to use instead of a new one."""
+
+
+class _PodValues(_Values, frozen=True):
+    resources: dict[str, Any] = {}
+    """Requests and limits of the container."""
+    priority_class_name: str = "system-cluster-critical"
+    """PriorityClass of the pods."""
+    node_selector: dict[str, str] = {}
+    """Labels of the nodes that may run the pods."""
+    tolerations: tuple[dict[str, Any], ...] = ()
+    """Taints that the pods tolerate."""
+    pod_annotations: dict[str, str] = {}
+    """Further annotations of the pods."""
+    pod_labels: dict[str, str] = {}
+    """Further labels of the pods."""
+
+
+class SchedulerValues(_PodValues, frozen=True):
+    """The scheduler: an extender beside a stock kube-scheduler."""
+
+    replicas: Replicas = 1
+    """Number of pods; one of them leads, and another takes over if it fails."""
+    image: str = ""
+    """Image, with its tag or digest. Empty: `cotenant-scheduler` of `image.registry`."""
+    resources: dict[str, Any] = _requests("100m", "256Mi")
+    """Requests and limits of the container."""
+    decisions: VolumeValues = VolumeValues()
+    """Where recorded decisions are kept. A persistent volume needs one replica, or an access mode for several nodes."""
+
+
+class KubeSchedulerValues(_Values, frozen=True):
+    """The stock kube-scheduler in the pods of the scheduler."""
+
+    image: str = "registry.k8s.io/kube-scheduler"
+    """Image without tag."""
+    tag: str = ""
+    """Tag of the image. Empty: the version of the cluster."""
+    resources: dict[str, Any] = _requests("100m", "128Mi")
+    """Requests and limits of the container."""
+
+
+class WebhookValues(_PodValues, frozen=True):
+    """The admission webhook."""
+
+    replicas: Replicas = 1
+    """Number of pods."""
+    image: str = ""
+    """Image, with its tag or digest. Empty: `cotenant-scheduler` of `image.registry`."""
+    resources: dict[str, Any] = _requests("50m", "128Mi")
+    """Requests and limits of the container."""
+
+
+class AgentValues(_PodValues, frozen=True):
+    """The agents: one on each node that shares its GPUs."""
+
+    image: str = ""
+    """Image, with its tag or digest. Empty: `cotenant-agent` of `image.registry`."""
+    vendor: Literal[("", *REAL_NAMES)] = ""  # type: ignore[valid-type]
+    """Vendor whose GPUs are shared. Empty: the first one whose driver answers."""
+    strict: bool = False
+    """Whether GPUs are passed to containers by CDI, for runtimes that ignore NVIDIA_VISIBLE_DEVICES."""
+    runtime_class_name: str = ""
+    """RuntimeClass of the agents, which gives them access to the driver. Empty: `settings.webhook.runtime-class`."""
+    priority_class_name: str = "system-node-critical"
+    """PriorityClass of the pods."""
+    tolerations: tuple[dict[str, Any], ...] = msgspec.field(default_factory=lambda: ({"operator": "Exists"},))
+    """Taints that the pods tolerate."""
+    resources: dict[str, Any] = _requests("50m", "128Mi")
+    """Requests and limits of the container."""
+
+
+class DevicesValues(_Values, frozen=True):
+    """Simulated GPUs, for clusters without any."""
+
+    simulate: Simulated | Literal["auto", "none"] = "auto"
+    """Number of GPUs that each agent simulates. `none`: no agent simulates GPUs. `auto`: two on each node, as long as
+    no node of the cluster has a GPU of a vendor."""
+    memory: str = ""
+    """Memory of each simulated GPU, such as 16GiB. Empty: a part of the node's free memory."""
+    type: str = ""
+    """Type of the simulated GPUs, such as Tesla V100-PCIE-32GB. Empty: a name that says that they are simulated."""
+
+
+class MpsValues(_Values, frozen=True):
+    """NVIDIA's Multi-Process Service."""
+
+    enabled: bool = False
+    """Whether pods may be clients of MPS. This adds a privileged supervisor to the nodes with agents."""
+    resources: dict[str, Any] = _requests("50m", "64Mi")
+    """Requests and limits of the supervisor."""
+
+
+class WebValues(_PodValues, frozen=True):
+    """The pages that show the GPUs of the cluster."""
+
+    enabled: bool = True
+    """Whether the pages are installed."""
+    actions: bool = False
+    """Whether viewers can delete and hold pods and cordon GPUs, with their own rights."""
+    name: str = "cluster"
+    """Name of the cluster on the pages."""
+    image: str = ""
+    """Image, with its tag or digest. Empty: `cotenant-scheduler` of `image.registry`."""
+    priority_class_name: str = ""
+    """PriorityClass of the pods. A cluster works without its pages."""
+    resources: dict[str, Any] = _requests("50m", "192Mi")
+    """Requests and limits of the container."""
+    history: VolumeValues = VolumeValues(size="256Mi")
+    """Where the last day of figures is kept."""
+
+
+class IssuerValues(_Values, frozen=True):
+    """The issuer of cert-manager that signs our certificates."""
+
+    name: str = ""
+    """Name of the issuer. Empty: the chart creates a self-signed one."""
+    kind: Literal["Issuer", "ClusterIssuer"] = "Issuer"
+    """Kind of the issuer."""
+
+
+class CertificateValues(_Values, frozen=True):
+    """Certificates of the services."""
+
+    source: Literal["own", "cert-manager"] = "own"
+    """Who creates and renews the certificates: cotenant itself, or cert-manager."""
+    days: Days = 365
+    """Days for which a certificate is valid. It is renewed when a third of this time is left."""
+    issuer: IssuerValues = IssuerValues()
+    """Only with cert-manager."""
+
+
+class EnabledValues(_Values, frozen=True):
+    """Objects that can be left out."""
+
+    enabled: bool = True
+    """Whether the objects are installed."""
+
+
+class MonitorValues(_Values, frozen=True):
+    """Objects for the Prometheus Operator or Grafana."""
+
+    enabled: bool = False
+    """Whether the objects are installed."""
+    labels: dict[str, str] = {}
+    """Further labels of the objects, by which Prometheus or Grafana selects them."""
+
+
+class MonitoringValues(_Values, frozen=True):
+    """Metrics, alerts and dashboards. Without the operator, Prometheus finds the pods by their annotations."""
+
+    pod_monitor: MonitorValues = MonitorValues()
+    """PodMonitors of the agents and the schedulers."""
+    rules: MonitorValues = MonitorValues()
+    """PrometheusRule with the alerts."""
+    dashboards: MonitorValues = MonitorValues(labels={"grafana_dashboard": "1"})
+    """ConfigMaps with the dashboards, for Grafana's sidecar."""
+
+
+class CrdValues(_Values, frozen=True):
+    """The custom resource WorkloadProfile."""
+
+    install: bool = True
+    """Whether the definition is installed and upgraded. If not, it must be in the cluster."""
+    keep: bool = True
+    """Whether the definition, and with it all measured profiles, stays if the chart is uninstalled."""
+
+
+class Values(_Values, frozen=True):
+    """All values."""
+
+    settings: KubeSettings = KubeSettings()
+    """The settings of the engine, under the same names as in its settings file."""
+    image: ImageValues = ImageValues()
+    """Images of cotenant's own programs."""
+    scheduler: SchedulerValues = SchedulerValues()
+    """The scheduler."""
+    kube_scheduler: KubeSchedulerValues = KubeSchedulerValues()
+    """The stock kube-scheduler."""
+    webhook: WebhookValues = WebhookValues()
+    """The webhook."""
+    agent: AgentValues = AgentValues()
+    """The agents."""
+    devices: DevicesValues = DevicesValues()
+    """Simulated GPUs."""
+    mps: MpsValues = MpsValues()
+    """MPS."""
+    web: WebValues = WebValues()
+    """The pages."""
+    certificates: CertificateValues = CertificateValues()
+    """Certificates."""
+    pod_disruption_budgets: EnabledValues = EnabledValues()
+    """Budgets that let a drain evict one pod of the scheduler and of the webhook at a time."""
+    network_policies: EnabledValues = EnabledValues()
+    """Policies that restrict who can connect to our pods, and where the webhook can connect to."""
+    monitoring: MonitoringValues = MonitoringValues()
+    """Metrics, alerts and dashboards."""
+    crds: CrdValues = CrdValues()
+    """Custom resources."""
+    global_: dict[str, Any] = msgspec.field(name="global", default_factory=dict)
+    """Ignored. helm passes it to charts that are dependencies of others."""
+
+
+def check_values(values: Values) -> None:
+    """InputError if values contradict each other; the chart's template `cotenant.check` has the same rules."""
+    devices = values.devices
+    if devices.simulate == "none" and (devices.memory or devices.type):
+        raise InputError("devices: memory and type describe simulated GPUs, and devices.simulate is none")
+    if devices.memory:
+        try:
+            parse_memory(devices.memory)
+        except ValueError as error:
+            raise InputError(f"devices.memory: {error}") from None

@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The chart on a real cluster without GPUs: installed by the real helm with its defaults, and by cotenant itself."""
+
+import json
+import sys
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cotenant.kube.api.certificates import validity_of
+from cotenant.kube.api.names import AGENT, DECISIONS, NAMESPACE, SCHEDULER, WEBHOOK, WHY
+from tests.cluster import audit, pods
+from tests.cluster.api import Json, RefusedError, wait_for
+from tests.cluster.binaries import Binaries
+from tests.cluster.certificates import certificate
+from tests.cluster.cluster import Cluster, running
+from tests.cluster.conftest import until_last_use
+from tests.cluster.engine import SLEEP, Engine, chart_values, run_install
+from tests.cluster.images import kube_scheduler_image, our_images, pause_image
+
+VALUES = chart_values(devices={"simulate": "auto"})
+LIMITS = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "64"}
+OURS = "labelSelector=app.kubernetes.io%2Fpart-of%3Dcotenant"
+SPEEDS = "only for pods that report their speed (tests/cluster/test_profiles.py)"
+NEVER_CALLED = {
+    (SCHEDULER, "create", "pods/eviction"): "only for preemption (tests/cluster/test_preemption.py)",
+    (SCHEDULER, "patch", "events"): "only if an event repeats",
+    (SCHEDULER, "patch", "pods"): "only for pods that leave the queue or are resized (tests/cluster/test_queue.py)",
+    (SCHEDULER, "get", "pods"): "only after a write that another one preceded",
+    (SCHEDULER, "get", "workloadprofiles"): SPEEDS,
+    (SCHEDULER, "patch", "workloadprofiles/status"): SPEEDS,
+    (SCHEDULER, "patch", "leases"): "only for the name of the leader's extender",
+    **{(AGENT, verb, "workloadprofiles"): SPEEDS for verb in ("create", "patch", "delete")},
+    (AGENT, "get", "nodes"): "only if simulated GPUs end, or by `kube agent --remove`",
+}
+"""rights that the programs have and do not use in this test"""
+
+
+class Installed:
+    """The cluster, and where the API server writes what our accounts ask."""
+
+    def __init__(self, cluster: Cluster, log: Path) -> None:
+        self.cluster, self.log, self.engine = cluster, log, Engine(cluster)
+
+    def status(self) -> Json:
+        where = f"--kubeconfig={self.cluster.credentials / 'admin.kubeconfig'}"
+        command = ["sh", "-c", f"{sys.executable} -m cotenant kube status {where} -o json || test $? = 6"]
+        return dict(json.loads(self.cluster.machines[0].run(*command)))
+
+
+@pytest.fixture(scope="module")
+def bare(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """A cluster of one node without GPUs, in which nothing is installed."""
+    images = [
+        pause_image(programs.pause / "pause"),
+        our_images(),
+        kube_scheduler_image(programs.kubernetes / "kube-scheduler"),
+    ]
+    folder = tmp_path_factory.mktemp("chart")
+    server = audit.server_options(folder / "audit")
+    made = running(folder / "cluster", programs, images=images, server=server)
+    with until_last_use("bare", made) as cluster:
+        yield Installed(cluster, folder / "audit")
+
+
+@pytest.fixture(scope="module")
+def by_helm(bare: Installed) -> Installed:
+    """The chart with its defaults, apart from the images, installed by helm."""
+    run_install(bare.cluster, "install", VALUES, "--wait", helm=True)
+    return bare
+
+
+def test_what_could_not_work_is_refused_before_anything_is_changed(bare: Installed) -> None:
+    for helm in (True, False):
+        for more, why in (
+            ({"settings": {"webhook": {"runtime-class": "nvidia"}}}, "no RuntimeClass nvidia"),
+            ({"certificates": {"source": "cert-manager"}}, "install cert-manager first"),
+            ({"crds": {"install": False}}, "no custom resource WorkloadProfile"),
+            ({"agents": {}}, "unknown field `agents`"),
+        ):
+            with pytest.raises(RuntimeError, match=why):
+                run_install(bare.cluster, "install", {**VALUES, **more}, helm=helm)
+    names = {one["metadata"]["name"] for one in bare.cluster.get("/api/v1/namespaces")["items"]}
+    assert NAMESPACE not in names or not traces(bare.cluster)
+
+
+def test_a_pod_shares_a_simulated_gpu_after_an_installation_by_helm(by_helm: Installed) -> None:
+    for name in ("first", "second"):
+        by_helm.engine.create(name, LIMITS)
+    placed = [by_helm.engine.record(name) for name in ("first", "second") if by_helm.engine.started(name)]
+    assert all(one.held_by(0)[0].gpu.startswith("SIM-") for one in placed)
+    status = by_helm.status()
+    assert status["installed"] == "helm"
+    assert {one["name"]: (one["ready"], one["wanted"]) for one in status["workloads"]}[SCHEDULER] == (1, 1)
+    assert [(one["node"], one["reports"]) for one in status["agents"]] == [("node1", True)]
+    assert all(one["expires"] for one in status["certificates"])
+
+
+def test_a_second_installation_is_refused_in_either_way(by_helm: Installed) -> None:
+    with pytest.raises(RuntimeError, match="helm installed cotenant in namespace cotenant-system"):
+        run_install(by_helm.cluster, "install", VALUES)
+    with pytest.raises(RuntimeError, match="cannot re-use a name that is still in use"):
+        run_install(by_helm.cluster, "install", VALUES, helm=True)
+
+
+def test_all_pods_but_the_agent_fulfil_the_restricted_standard(by_helm: Installed) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    by_helm.cluster.post("/api/v1/namespaces", {"metadata": {"name": "restricted", "labels": labels}})
+    account = "/api/v1/namespaces/restricted/serviceaccounts/default"
+    wait_for("the account that pods need", lambda: by_helm.cluster.get(account))
+    names, refused = set(), dict[str, str]()
+    for pod in by_helm.cluster.get(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]:
+        kept = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "volumes")}
+        kept |= {"serviceAccountName": "default", "serviceAccount": "default"}
+        kept["volumes"] = [one for one in pod["spec"]["volumes"] if "projected" not in one]
+        for container in kept["containers"]:
+            mounts = container.get("volumeMounts", [])
+            container["volumeMounts"] = [one for one in mounts if "serviceaccount" not in one["mountPath"]]
+        kept.pop("priorityClassName", None)  # reserved for some namespaces
+        kept.pop("priority", None)
+        body = {"metadata": {"generateName": "trial-"}, "spec": kept}
+        name = pod["metadata"]["labels"]["app.kubernetes.io/name"]
+        try:
+            by_helm.cluster.post("/api/v1/namespaces/restricted/pods?dryRun=All", body)
+        except RefusedError as error:
+            refused[name] = str(error)
+        names.add(name)
+    assert refused.keys() == {AGENT}, refused
+    assert names >= {SCHEDULER, WEBHOOK}
+
+
+def test_a_certificate_is_renewed_while_pods_are_created_and_none_is_refused(by_helm: Installed) -> None:
+    """The webhook's certificate has an hour of 30 days left: the scheduler renews it, and no server is restarted."""
+    cluster, secret = by_helm.cluster, f"/api/v1/namespaces/{NAMESPACE}/secrets/{WEBHOOK}"
+    before = {one["metadata"]["uid"] for one in by_helm.engine.our_pods(WEBHOOK)}
+    hooks = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{SCHEDULER}"
+    now = datetime.now(UTC)
+    old = certificate(WEBHOOK, now - timedelta(days=30), now + timedelta(hours=1))
+    bundle = b64decode(cluster.get(hooks)["webhooks"][0]["clientConfig"]["caBundle"]).decode() + old["tls.crt"]
+    trusted = [
+        {**one, "clientConfig": {**one["clientConfig"], "caBundle": b64encode(bundle.encode()).decode()}}
+        for one in cluster.get(hooks)["webhooks"]
+    ]
+    cluster.patch(hooks, {"webhooks": trusted})
+    cluster.patch(secret, {"data": {name: b64encode(text.encode()).decode() for name, text in old.items()}})
+
+    trial = {"metadata": {"name": "trial"}, "spec": {"containers": [pods.container("main", SLEEP, LIMITS)]}}
+
+    def renewed() -> bool:
+        cluster.post("/api/v1/namespaces/default/pods?dryRun=All", trial)
+        found = b64decode(cluster.get(secret)["data"]["tls.crt"]).decode()
+        return (validity_of(found) or (0, 0))[1] > time.time() + 86_400
+
+    wait_for("another certificate", renewed)
+    until = time.monotonic() + 10  # kubelet brings it to the webhook, which loads it
+    while time.monotonic() < until:
+        renewed()
+        time.sleep(0.1)
+    assert {one["metadata"]["uid"] for one in by_helm.engine.our_pods(WEBHOOK)} == before
+
+
+def test_the_roles_allow_what_is_called_and_nothing_more(by_helm: Installed) -> None:
+    found = audit.events(by_helm.log)
+    assert audit.refused(found) == set()
+    called = {call for one in found if (call := audit.call_of(one)) is not None}
+    rules = audit.allowed(
+        one
+        for kind in ("roles", "clusterroles")
+        for one in by_helm.cluster.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}?{OURS}")["items"]
+        for one in [{**one, "kind": kind[:-1].replace("cluster", "Cluster").replace("role", "Role")}]
+        if one["metadata"]["name"] not in (WHY, DECISIONS)
+    )
+    unused = {(rule.account, rule.verb, rule.resource) for rule in rules - called}
+    assert unused - NEVER_CALLED.keys() == set()
+
+
+def test_helm_removes_everything_but_the_profiles(by_helm: Installed) -> None:
+    by_helm.engine.tidy()
+    run_install(by_helm.cluster, "uninstall", {})
+    wait_for("everything to be gone", lambda: traces(by_helm.cluster) == {"customresourcedefinitions"})
+
+
+def test_cotenant_installs_upgrades_and_removes_without_helm(bare: Installed) -> None:
+    if traces(bare.cluster) - {"customresourcedefinitions"}:
+        pytest.skip("helm has not removed its installation")
+    bare.cluster.kubectl("delete", "crd", "workloadprofiles.cotenant.io", "--ignore-not-found")
+    run_install(bare.cluster, "install", VALUES, "--wait")
+    bare.engine.create("third", LIMITS)
+    bare.engine.started("third")
+    with pytest.raises(RuntimeError, match="installed in namespace cotenant-system without helm"):
+        run_install(bare.cluster, "upgrade", {}, helm=True)
+    run_install(bare.cluster, "upgrade", {"podDisruptionBudgets": {"enabled": False}})
+    assert bare.cluster.get(f"/apis/policy/v1/poddisruptionbudgets?{OURS}")["items"] == []
+    assert bare.status()["installed"] == "cotenant"
+    bare.engine.tidy()
+    run_install(bare.cluster, "uninstall", {}, "--purge")
+    wait_for("everything to be gone", lambda: traces(bare.cluster) == set())
+
+
+def traces(cluster: Cluster) -> set[str]:
+    """The kinds of objects of ours that the cluster has, Secrets included."""
+    rbac, admission = "apis/rbac.authorization.k8s.io/v1", "apis/admissionregistration.k8s.io/v1"
+    paths = (
+        *(f"api/v1/{kind}" for kind in ("secrets", "configmaps", "services", "serviceaccounts", "pods")),
+        *(f"apis/apps/v1/{kind}" for kind in ("deployments", "daemonsets")),
+        *(f"{rbac}/{kind}" for kind in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")),
+        *(f"{admission}/{kind}" for kind in ("mutatingwebhookconfigurations", "validatingadmissionpolicies")),
+        "apis/policy/v1/poddisruptionbudgets",
+        "apis/networking.k8s.io/v1/networkpolicies",
+        "apis/batch/v1/jobs",
+        "apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    )
+    return {path.rpartition("/")[2] for path in paths if cluster.get(f"/{path}?{OURS}")["items"]}

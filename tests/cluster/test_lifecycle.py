@@ -1,0 +1,322 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The life of an installation on a real cluster: it takes over the nodes of another system one by one, is upgraded and
+rolled back by helm while pods run, and leaves.
+
+HAMi's parts are stand-ins: a device plugin that kubelet asks, a webhook's configuration, and annotations that its
+scheduler would write. The steps are those of `docs/howto/switch.md`. No release of the chart is older than this one, so
+the previous release is the same chart with another version, other values and another vGPU library.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from cotenant.kube.api.names import AGENT, NAMESPACE
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.inventory import INVENTORY
+from cotenant.kube.install.chart import RELEASE, chart_folder
+from tests.cluster import other_plugin
+from tests.cluster.api import Json, wait_for
+from tests.cluster.binaries import Binaries
+from tests.cluster.cluster import Cluster, running
+from tests.cluster.conftest import until_last_use
+from tests.cluster.engine import COUNT, V100, Engine, chart_values, gpus_of, run_install
+from tests.cluster.gpus import uuid
+from tests.cluster.images import LATER_AGENT, PYTHON, kube_scheduler_image, later_agent_image, our_images, pause_image
+from tests.cluster.machine import Machine
+from tests.cluster.pods import path_of
+from tests.cluster.tenant import REPEATS, SEES, STAYS
+
+OLD_LABEL, OLD_PLUGIN, OLD_WEBHOOK = "gpu=on", "app.kubernetes.io/component=hami-device-plugin", "hami-webhook"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+OLD = {"node1": 20_000, "node2": 30_000}
+"""MiB of the old system's pod on each node, which has one GPU"""
+REST = V100.memory_mib - OLD["node2"]
+VALUES = chart_values("compat: hami", agent={"nodeSelector": {"cotenant": "on"}})
+LATER_VALUES: Json = {
+    "settings": {"gpus": {"split": 12}},
+    "scheduler": {"replicas": 2},
+    "agent": {"image": LATER_AGENT},
+}
+OTHER_NAMES = {
+    "count": "example.com/vgpu",
+    "memory": "example.com/vgpu-memory",
+    "memory-percent": "example.com/vgpu-memory-percentage",
+    "compute": "example.com/vgpu-cores",
+    "priority": "example.com/vgpu-priority",
+}
+MOST_PODS = 16
+LIBRARIES = "/var/lib/cotenant/lib"
+
+
+class Moved(NamedTuple):
+    """The cluster after its nodes were moved, and what was seen on the way."""
+
+    engine: Engine
+    before: dict[str, Any]
+    """the containers of the old pods before cotenant was installed"""
+    first: list[Json]
+    """new pods that were placed while one node was still the old system's"""
+    waited: str
+    """why a pod waited then that has room on the other node only"""
+
+
+@pytest.fixture(scope="module")
+def old(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Two nodes with a GPU each, which another system serves, and a pod of it on each."""
+    images = [pause_image(programs.pause / "pause"), our_images(), later_agent_image()]
+    images.append(kube_scheduler_image(programs.kubernetes / "kube-scheduler"))
+    made = running(tmp_path_factory.mktemp("lifecycle"), programs, images=images, gpus=(V100,))
+    with until_last_use("old", made) as cluster:
+        cluster.add_node((V100,))
+        engine = Engine(cluster)
+        install_other_system(cluster)
+        wait_for("the old plugins", lambda: all(allocatable(engine, one) == other_plugin.DEVICES for one in OLD))
+        for node, amount in OLD.items():
+            allocated = {ALLOCATED: f"{uuid(int(node[-1]), 0)},NVIDIA,{amount},0:;"}
+            limits = {COUNT: 1, "nvidia.com/gpumem": amount}
+            engine.create(f"old-{node}", limits, STAYS, annotations=allocated, nodeName=node)
+            engine.started(f"old-{node}")
+        yield engine
+
+
+def install_other_system(cluster: Cluster) -> None:
+    """Installs the stand-ins of HAMi's device plugin and webhook."""
+    key, _, value = OLD_PLUGIN.partition("=")
+    folder = {"name": "plugins", "hostPath": {"path": str(other_plugin.FOLDER)}}
+    variables = [
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": other_plugin.GPUS, "value": json.dumps({node: uuid(int(node[-1]), 0) for node in OLD})},
+    ]
+    plugin = {
+        "name": "plugin",
+        "image": PYTHON,
+        "imagePullPolicy": "Never",
+        "command": ["python3", "-c", other_plugin.SERVES],
+        "env": variables,
+        "volumeMounts": [{"name": "plugins", "mountPath": str(other_plugin.FOLDER)}],
+    }
+    spec = {
+        "nodeSelector": dict([OLD_LABEL.split("=")]),
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [plugin],
+        "volumes": [folder],
+    }
+    template = {"metadata": {"labels": {key: value}}, "spec": spec}
+    daemons = {"selector": {"matchLabels": {key: value}}, "template": template}
+    cluster.post(
+        "/apis/apps/v1/namespaces/kube-system/daemonsets",
+        {"metadata": {"name": "hami-device-plugin"}, "spec": daemons},
+    )
+    cluster.post(
+        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", {"metadata": {"name": OLD_WEBHOOK}}
+    )
+    cluster.kubectl("label", "node", *OLD, OLD_LABEL)
+
+
+@pytest.fixture(scope="module")
+def moved(old: Engine) -> Moved:
+    """The nodes are moved one by one, and the previous release is installed; the pods of the old system run on."""
+    before = {name: container_of(old, name) for name in (f"old-{node}" for node in OLD)}
+    take_from_other_system(old.cluster, "node2")
+    install_previous(old.cluster)
+    old.cluster.kubectl("delete", "mutatingwebhookconfiguration", OLD_WEBHOOK)
+    old.wait_for_scheduler()
+    wait_for("the inventory", lambda: INVENTORY in old.node("node2")["metadata"]["annotations"])
+    old.wait_for_agent("node2")
+    old.cluster.kubectl("uncordon", "node2")
+    for name in ("new-1", "new-2"):
+        old.create(name, {"nvidia.com/gpumem": REST // 2 - 100}, STAYS)
+    first = [old.started(name) for name in ("new-1", "new-2")]
+    old.create("late", {"nvidia.com/gpumem": 4000}, STAYS)
+    waited = old.waits("late")
+    take_from_other_system(old.cluster, "node1")
+    ready = ("wait", "--for=condition=Ready", "pod", "-l", f"app.kubernetes.io/name={AGENT}", "--timeout=120s")
+    wait_for("the agent's pod", lambda: len(old.our_pods(AGENT)) == 2)
+    old.cluster.kubectl("-n", NAMESPACE, *ready, "--field-selector", "spec.nodeName=node1")
+    old.cluster.kubectl("uncordon", "node1")
+    old.wait_for_agent("node1")
+    return Moved(old, before, first, waited)
+
+
+def take_from_other_system(cluster: Cluster, node: str) -> None:
+    """The first step of the guide."""
+    cluster.kubectl("cordon", node)
+    cluster.kubectl("label", "node", node, f"{OLD_LABEL.partition('=')[0]}-")
+    gone = ("--for=delete", "pod", "-A", "-l", OLD_PLUGIN, "--field-selector", f"spec.nodeName={node}")
+    cluster.kubectl("wait", *gone, "--timeout=120s")
+    cluster.kubectl("label", "node", node, "cotenant=on")
+
+
+def install_previous(cluster: Cluster) -> None:
+    """Installs the chart of another version by helm."""
+    folder = cluster.folder / "previous"
+    shutil.copytree(chart_folder(), folder)
+    chart = yaml.safe_load((folder / "Chart.yaml").read_text())
+    (folder / "Chart.yaml").write_text(yaml.safe_dump({**chart, "version": "0.0.9", "appVersion": "0.0.9"}))
+    values = cluster.folder / "previous.json"
+    values.write_text(json.dumps(VALUES))
+    helm(cluster, "install", RELEASE, str(folder), "--create-namespace", "--values", str(values), "--wait")
+
+
+def helm(cluster: Cluster, *words: str) -> str:
+    where = ("--namespace", NAMESPACE, "--kubeconfig", str(cluster.credentials / "admin.kubeconfig"))
+    return cluster.machines[0].run("helm", *words, *where)
+
+
+def allocatable(engine: Engine, node: str) -> int:
+    return int(engine.node(node)["status"]["allocatable"].get(COUNT, 0))
+
+
+def extended_resources(engine: Engine, node: str) -> set[str]:
+    """The amounts of all resources that are not Kubernetes' own."""
+    return {amount for name, amount in engine.node(node)["status"]["allocatable"].items() if "/" in name}
+
+
+def container_of(engine: Engine, name: str) -> tuple[str, int, str | None]:
+    """The container of a pod: its ID, how often it was restarted, and what was recorded of it."""
+    pod = engine.cluster.get(path_of(name))
+    (status,) = pod["status"]["containerStatuses"]
+    assert "running" in status["state"], status
+    return status["containerID"], status["restartCount"], pod["metadata"]["annotations"].get(RECORD)
+
+
+def test_nodes_are_moved_one_by_one_while_pods_of_the_other_system_run(moved: Moved) -> None:
+    engine = moved.engine
+    assert {pod["spec"]["nodeName"] for pod in moved.first} == {"node2"}, "the other node was the old system's"
+    assert all(gpus_of(pod) == [uuid(2, 0)] for pod in moved.first)
+    assert "not enough GPU memory" in moved.waited, "the rest of the one GPU is not enough beside the old pod"
+    late = engine.started("late")
+    assert (late["spec"]["nodeName"], gpus_of(late)) == ("node1", [uuid(1, 0)])
+    assert {name: container_of(engine, name) for name in moved.before} == moved.before
+    for node in OLD:
+        assert engine.said(f"old-{node}")["gpus"] == [uuid(int(node[-1]), 0)]
+    engine.create("large", {"nvidia.com/gpumem": V100.memory_mib - OLD["node1"] - 3999}, STAYS)
+    assert "not enough GPU memory" in engine.waits("large"), "the old pods count on both nodes"
+    for name in ("large", "late", "new-1", "new-2", *moved.before):
+        engine.delete(name)
+    engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node1")
+    engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node2")
+
+
+def test_an_upgrade_and_a_rollback_disturb_no_running_pod_and_leave_none_without_limits(moved: Moved) -> None:
+    engine = moved.engine
+    here = {"kubernetes.io/hostname": "node1"}
+    for name, amount in (("first", 1000), ("second", 2000)):
+        engine.create(name, {"nvidia.com/gpumem": amount}, REPEATS, nodeSelector=here)
+        engine.said(name)
+    with undisturbed(engine, "first", "second"):
+        create_during(engine, "up", lambda: run_install(engine.cluster, "upgrade", LATER_VALUES, "--wait", helm=True))
+    assert json.loads(helm(engine.cluster, "list", "-o", "json"))[0]["revision"] == "2"
+    wait_for("the new settings", lambda: allocatable(engine, "node1") == 12)
+    assert len(libraries(engine.machine("node1"))) == 2, "that of the running pods, and that of new ones"
+    with undisturbed(engine, "first", "second"):
+        create_during(engine, "back", lambda: helm(engine.cluster, "rollback", RELEASE, "1", "--wait"))
+    wait_for("the old settings", lambda: allocatable(engine, "node1") == other_plugin.DEVICES)
+
+
+@contextlib.contextmanager
+def undisturbed(engine: Engine, *names: str) -> Iterator[None]:
+    """Two pods on node1 run on while something is done: the same containers, records, limits and library."""
+    machine = engine.machine("node1")
+    before = {name: container_of(engine, name) for name in names}
+    files, loaded = libraries(machine), loaded_libraries(machine)
+    assert len(loaded) == len(names)
+    began = time.time()
+    yield
+    done = time.time()
+    assert {name: container_of(engine, name) for name in names} == before
+    assert files.items() <= libraries(machine).items()
+    assert loaded_libraries(machine) == loaded
+    wait_for("all to look again", lambda: all(engine.said(name)["at"] > done for name in names))
+    for name in names:
+        lines = [line for line in map(json.loads, engine.log(name).splitlines()) if line["at"] > began]
+        assert lines[0]["preloaded"]
+        assert [line for line in lines if {**line, "at": 0} != {**lines[0], "at": 0}] == [], "what it sees has changed"
+
+
+def libraries(machine: Machine) -> dict[Path, tuple[int, str]]:
+    """The vGPU libraries of a node: inode and digest."""
+    found = machine.inside(LIBRARIES).glob("libcotenant-*/libcotenant.so")
+    return {path: (path.stat().st_ino, hashlib.sha256(path.read_bytes()).hexdigest()) for path in found}
+
+
+def loaded_libraries(machine: Machine) -> dict[int, str]:
+    """The inode of the vGPU library that each process of our tenants has loaded."""
+    found = {}
+    for pid in machine.processes("while True:\n    tell()"):
+        maps = (machine.inside("/proc") / str(pid) / "maps").read_text().splitlines()
+        inodes = {line.split()[4] for line in maps if line.endswith("libcotenant.so")}
+        if inodes:
+            (found[pid],) = inodes
+    return found
+
+
+def create_during(engine: Engine, prefix: str, work: Callable[[], object]) -> None:
+    """Creates pods while something is done. None is refused, and all of them start with their limits."""
+    names = list[str]()
+    with ThreadPoolExecutor(1) as pool:
+        doing = pool.submit(work)
+        while not doing.done() and len(names) < MOST_PODS:
+            names.append(f"{prefix}-{len(names)}")
+            engine.create(names[-1], {"nvidia.com/gpumem": 100}, SEES)
+            time.sleep(1)
+        doing.result()
+    for name in names:
+        engine.ended(name)
+        said = engine.said(name)
+        assert (said["preloaded"], said["totals"]) == (True, [100]), name
+        engine.delete(name)
+
+
+def test_a_node_goes_back_and_both_systems_serve_pods_by_the_names_of_their_resources(moved: Moved) -> None:
+    """As docs/howto/switch.md and beside-nvidia.md say. The other system's pods are placed by the default scheduler."""
+    engine, kubectl = moved.engine, moved.engine.cluster.kubectl
+    engine.tidy("kube-system")
+    run_install(engine.cluster, "upgrade", {"settings": {"dialects": {"vgpu": OTHER_NAMES}}}, "--wait", helm=True)
+    kubectl("drain", "node2", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+    kubectl("label", "node", "node2", "cotenant-")
+    wait_for("our agent to be gone", lambda: len(engine.our_pods(AGENT)) == 1)
+    kubectl("label", "node", "node2", OLD_LABEL)
+    wait_for("the old plugin", lambda: allocatable(engine, "node2") == other_plugin.DEVICES)
+    kubectl("uncordon", "node2")
+    engine.wait_for_scheduler()
+    engine.create("theirs", {COUNT: 1}, STAYS)
+    theirs, said = engine.started("theirs"), engine.said("theirs")
+    assert (theirs["spec"]["nodeName"], said["gpus"], said["preloaded"]) == ("node2", [uuid(2, 0)], False)
+    assert RECORD not in theirs["metadata"].get("annotations", {})
+    engine.create("ours", {OTHER_NAMES["memory"]: 1000}, STAYS)
+    ours, said = engine.started("ours"), engine.said("ours")
+    assert (ours["spec"]["nodeName"], said["gpus"], said["totals"]) == ("node1", [uuid(1, 0)], [1000])
+    engine.delete("theirs")
+    kubectl("label", "node", "node2", f"{OLD_LABEL.partition('=')[0]}-")
+
+
+def test_nothing_is_left_on_the_nodes_after_an_uninstallation(moved: Moved) -> None:
+    engine = moved.engine
+    engine.tidy("kube-system")
+    run_install(engine.cluster, "uninstall", {})
+    wait_for("kubelets to have no devices", lambda: all(extended_resources(engine, node) <= {"0"} for node in OLD))
+    for node in OLD:
+        engine.cluster.kubectl("label", "node", node, "cotenant-")
+        seen = engine.node(node)
+        named = [*seen["metadata"]["annotations"], *seen["metadata"]["labels"]]
+        assert [name for name in named if "cotenant" in name or "hami" in name] == []
+        assert "nvidia.com/gpumem" not in seen["status"]["capacity"]
+        machine = engine.machine(node)
+        # The last step of the guide: pods that still run need these folders, so they are the administrator's to remove.
+        machine.run("umount", "/run/cotenant-node/regions")
+        machine.run("rm", "-r", "/run/cotenant-node", "/var/lib/cotenant")
+        assert "cotenant" not in machine.run("cat", "/proc/1/mounts")
+        for folder in ("/run", "/run/cdi", "/etc/cdi", "/var/lib", str(other_plugin.FOLDER)):
+            assert [path for path in machine.inside(folder).glob("*cotenant*") if path.exists()] == []

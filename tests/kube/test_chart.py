@@ -1,0 +1,316 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The chart: helm and cotenant make the same objects of it, its generated files are current, and typos are refused."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from cotenant.errors import CotenantError, InputError
+from cotenant.kube.api.names import CONFIGURATION, SCHEDULER
+from cotenant.kube.install.admission import terms_of, webhook_configuration
+from cotenant.kube.install.chart import (
+    ClusterFacts,
+    chart_folder,
+    checked_values,
+    installed_objects,
+    merged_values,
+    parse_assignment,
+    rendered,
+    without_removal,
+)
+from cotenant.kube.install.configuration import KUBE_SCHEDULER, kube_scheduler, scheduler_terms_of
+from cotenant.kube.install.policies import admission_policies
+from cotenant.kube.install.template import TemplateError, Templates
+from cotenant.kube.install.template_functions import FUNCTIONS
+from cotenant.kube.install.values import Values
+from cotenant.kube.settings import parse_settings
+from tests.cluster.binaries import CannotBuildError, helm
+from tools.reference.chart import field_documents
+
+ROOT = Path(__file__).parents[2]
+Json = dict[str, Any]
+APIS = ("cert-manager.io/v1", "monitoring.coreos.com/v1")
+VALUES: dict[str, Json] = {
+    "defaults": {},
+    "settings": {
+        "settings": {
+            "dialects": {"vgpu": {"count": "example.com/vgpu"}, "topology": None, "amd": {"priority": "amd.com/p"}},
+            "webhook": {"skip-labels": ["plain", "a=b", ""], "skip-namespaces": [], "runtime-class": "nvidia"},
+            "scheduler": {"name": "gpus", "replaces": ["old <&> 'one'"], "hold-s": 0.5},
+            "metrics": {"port": 0},
+            "lease": {"duration-s": 20, "renew-s": 10},
+        }
+    },
+    "nothing to skip": {"settings": {"dialects": {"vgpu": None}, "webhook": {"skip-labels": []}}},
+    "renamed": {"settings": {"dialects": {"gpushare": {"memory": "a.b/mem"}, "cambricon-smlu": {"count": "c.d/n"}}}},
+    "everything": {
+        "mps": {"enabled": True},
+        "monitoring": {
+            "rules": {"enabled": True},
+            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "dashboards": {"enabled": True},
+        },
+        "web": {"actions": True, "name": "my 'cluster'", "history": {"persistent": True, "storageClass": "fast"}},
+        "scheduler": {
+            "replicas": 3,
+            "decisions": {"existingClaim": "decisions"},
+            "podAnnotations": {"a/b": "true"},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "nodeSelector": {"zone": "1"},
+        },
+        "agent": {"strict": True, "vendor": "nvidia", "nodeSelector": {"gpu": "on"}, "podLabels": {"team": "x"}},
+        "devices": {"simulate": 4, "memory": "16GiB", "type": "Tesla T4"},
+        "image": {"registry": "registry.example/x", "tag": "7", "pullSecrets": ["one", "two"]},
+    },
+    "nothing optional": {
+        "web": {"enabled": False},
+        "networkPolicies": {"enabled": False},
+        "podDisruptionBudgets": {"enabled": False},
+        "crds": {"keep": False},
+        "devices": {"simulate": "none"},
+    },
+    "cert-manager": {"certificates": {"source": "cert-manager", "days": 30}},
+    "issuer": {"certificates": {"source": "cert-manager", "issuer": {"name": "ours", "kind": "ClusterIssuer"}}},
+}
+
+
+@pytest.fixture(scope="module")
+def helm_program() -> Path:
+    try:
+        return helm(print) / "helm"
+    except CannotBuildError as error:
+        pytest.skip(f"needs helm: {error}")
+
+
+@pytest.fixture
+def template(helm_program: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `helm template` with these values."""
+
+    def run(values: Json, *words: str, version: str = "1.34.4") -> subprocess.CompletedProcess[str]:
+        (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+        command = [str(helm_program), "template", "cotenant", str(chart_folder()), "-f", str(tmp_path / "values.yaml")]
+        command += ["--namespace", "cotenant-system", "--kube-version", version, *words]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    return run
+
+
+def ours(values: Json, version: str = "v1.34.4", apis: tuple[str, ...] = APIS) -> list[Json]:
+    return rendered(checked_values(values), ClusterFacts(version=version, apis=frozenset(apis)))
+
+
+def named(objects: Iterator[Json] | list[Json]) -> dict[tuple[str, str], Json]:
+    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_helm_and_cotenant_make_the_same_objects(values: Json, template: Callable[..., Any]) -> None:
+    done = template(values, *(word for api in APIS for word in ("--api-versions", api)))
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.replace("managed-by: Helm", "managed-by: cotenant")
+    assert named(one for one in yaml.safe_load_all(text) if one) == named(ours(values))
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_what_follows_from_settings_is_what_the_code_makes_of_them(values: Json) -> None:
+    objects = named(ours(values))
+    settings = parse_settings(json.dumps(values.get("settings", {})).encode())
+    assert parse_settings(objects["ConfigMap", CONFIGURATION]["data"]["settings.yaml"].encode()) == settings
+    for wanted in (*admission_policies(terms_of(settings)), webhook_configuration(terms_of(settings))):
+        found = objects[wanted["kind"], wanted["metadata"]["name"]]
+        kept = {key: value for key, value in found.items() if key != "metadata"}
+        assert kept == {key: value for key, value in wanted.items() if key != "metadata"}
+    configuration = yaml.safe_load(objects["ConfigMap", CONFIGURATION]["data"][KUBE_SCHEDULER])
+    assert configuration == kube_scheduler(scheduler_terms_of(settings))
+
+
+@pytest.mark.parametrize(
+    ("values", "why", "helms"),
+    [
+        ({"schedular": {}}, "unknown field `schedular`", "schedular"),
+        ({"scheduler": {"replica": 2}}, r"unknown field `replica` - at `\$.scheduler`", "replica"),
+        ({"settings": {"lease": {"duration": 1}}}, r"unknown field `duration` - at `\$.settings.lease`", "duration"),
+        ({"scheduler": {"replicas": 0}}, "`int` >= 1", "replicas"),
+        ({"devices": {"simulate": "some"}}, "Invalid enum value 'some'", "simulate"),
+        ({"devices": {"simulate": "none", "type": "T4"}}, "describe simulated GPUs", "describe simulated GPUs"),
+        ({"certificates": {"source": "cert-manager"}}, "install cert-manager first", "install cert-manager first"),
+        ({"crds": {"install": False}}, "no custom resource WorkloadProfile", "no custom resource WorkloadProfile"),
+        ({"monitoring": {"rules": {"enabled": True}}}, "need the Prometheus Operator", "need the Prometheus Operator"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_what_could_not_work_is_refused_by_both(
+    values: Json, why: str, helms: str, template: Callable[..., Any]
+) -> None:
+    with pytest.raises(InputError, match=why):
+        ours(values, apis=())
+    done = template(values)
+    assert done.returncode
+    assert helms in done.stderr
+
+
+def test_a_kubernetes_that_is_too_old_is_refused_by_both(template: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match=r"runs Kubernetes v1.29.9-gke.1, and cotenant needs 1.30 or later"):
+        ours({}, version="v1.29.9-gke.1")
+    done = template({}, version="1.29.9")
+    assert "chart requires kubeVersion: >=1.30.0-0" in done.stderr
+
+
+def test_the_version_of_kube_scheduler_follows_the_clusters() -> None:
+    pod = named(ours({}, version="v1.35.2+k3s1"))["Deployment", SCHEDULER]["spec"]["template"]["spec"]
+    assert pod["containers"][1]["image"] == "registry.k8s.io/kube-scheduler:v1.35.2"
+
+
+def test_the_chart_has_the_version_of_the_last_release() -> None:
+    chart = yaml.safe_load((chart_folder() / "Chart.yaml").read_text())
+    released = re.search(r"^## \[?(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    wanted = released[1] if released else "0.1.0"
+    assert (chart["version"], chart["appVersion"]) == (wanted, wanted)
+    images = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
+    assert {one["image"].rpartition(":")[2] for one in images} == {wanted}
+
+
+def test_the_defaults_of_the_chart_are_those_of_the_code() -> None:
+    said = yaml.safe_load((chart_folder() / "values.yaml").read_text())
+    assert msgspec.convert(said, Values) == Values()
+
+
+def test_every_value_has_a_meaning_and_the_schema_accepts_nothing_else() -> None:
+    schema = json.loads((chart_folder() / "values.schema.json").read_text())
+    for name, definition in schema["$defs"].items():
+        if "properties" in definition:
+            assert definition["additionalProperties"] is False, name
+    kinds: list[type[msgspec.Struct]] = [Values]
+    while kinds:
+        kind = kinds.pop()
+        documents = field_documents(kind)
+        for field in msgspec.structs.fields(kind):
+            assert documents.get(field.name), f"{kind.__name__}.{field.name}"
+            if isinstance(field.default, msgspec.Struct) and type(field.default).__module__ == Values.__module__:
+                kinds.append(type(field.default))
+
+
+def test_the_chart_calls_every_function_that_is_rendered_and_no_other() -> None:
+    text = "".join(path.read_text() for path in chart_folder().glob("templates/*"))
+    unused = [name for name in FUNCTIONS if f"{name} " not in text]
+    assert unused == []
+    for path in chart_folder().glob("templates/*"):
+        Templates().add(path.name, path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{{ with .Values }}{{ end }}", "`with` is not among what cotenant renders"),
+        ("{{ upper .a }}", "function 'upper' is not among those that cotenant renders"),
+        ("{{ if .a }}", "an end is missing"),
+        ("{{ .a.b }}", "there is no b"),
+        ("\n{{ $x }}", r"t, line 2: \$x is not defined"),
+        ("{{ end }}", "end without a block"),
+        ("{{ include `x` . }}", "no template 'x' is defined"),
+        ("{{ dict }}", "cannot print dict"),
+    ],
+)
+def test_what_a_template_may_not_use_is_named(text: str, why: str) -> None:
+    templates = Templates()
+    with pytest.raises(CotenantError, match=why):
+        templates.render(templates.add("t", text), {"a": None})
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("a {{- /* no */ -}} b", "ab"),
+        ("{{ if .no }}1{{ else if .yes }}2{{ else }}3{{ end }}", "2"),
+        ("{{ range $k, $v := .map }}{{ $k }}={{ $v }};{{ end }}", "a=1;b=2;"),
+        ("{{ range .empty }}x{{ else }}none{{ end }}", "none"),
+        ("{{ $x := 1 }}{{ if .yes }}{{ $x = 2 }}{{ end }}{{ $x }}", "2"),
+        ("{{ range $one := .list }}{{ $.yes }}{{ . }}{{ end }}", "truextruey"),
+        ('{{ define "t" }}<{{ . }}>{{ end }}{{ include "t" .number }}', "<7>"),
+        ('{{ printf "%s-%d" "a" 3 | quote }}', '"a-3"'),
+        ("{{ .map | toJson }}", '{"a":1,"b":2}'),
+        ("{{ or .no (and .yes .number) }}", "7"),
+    ],
+)
+def test_templates_are_rendered(text: str, result: str) -> None:
+    dot = {"yes": True, "no": False, "map": {"b": 2, "a": 1}, "list": ["x", "y"], "empty": [], "number": 7.0}
+    templates = Templates()
+    assert templates.render(templates.add("t", text), dot) == result
+
+
+def test_templates_that_fail_raise_their_message() -> None:
+    templates = Templates()
+    with pytest.raises(TemplateError, match="line 1"):
+        templates.render(templates.add("t", "{{ nindent }}"), {})
+    with pytest.raises(InputError, match="no way"):
+        templates.render(templates.add("t", '{{ fail "no way" }}'), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a.b=1", {"a": {"b": 1}}),
+        ("a=true", {"a": True}),
+        ("a=null", {"a": None}),
+        (r"a\.b/c=x=y", {"a.b/c": "x=y"}),
+        ("a={x,2}", {"a": ["x", 2]}),
+        ("a={}", {"a": [""]}),
+        ("a=007", {"a": "007"}),
+    ],
+)
+def test_assignments_are_read_as_helm_does(text: str, value: Json, helm_program: Path, tmp_path: Path) -> None:
+    assert parse_assignment(text) == value
+    chart = tmp_path / "x"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text("apiVersion: v2\nname: x\nversion: 1.0.0\n")
+    (chart / "templates" / "a.yaml").write_text("values: {{ toJson .Values }}\n")
+    done = subprocess.run([helm_program, "template", chart, "--set", text], capture_output=True, text=True)
+    if "null" not in text:  # helm drops it, unless a file of values has it
+        assert yaml.safe_load(done.stdout)["values"] == value
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a..b=1", "a[0]=1"])
+def test_an_assignment_that_cannot_be_read_is_named(text: str) -> None:
+    with pytest.raises(InputError, match="expected NAME=VALUE"):
+        parse_assignment(text)
+
+
+def test_later_values_are_above_earlier_ones_and_null_removes_a_default(tmp_path: Path) -> None:
+    first, second = tmp_path / "1.yaml", tmp_path / "2.yaml"
+    first.write_text("web: {name: one, actions: true}\nagent: {resources: null}\n")
+    second.write_text("web: {name: two}\n")
+    said = merged_values([first, second], ["web.actions=false"])
+    assert said["web"] == {"name": "two", "actions": False}
+    assert "resources" not in checked_values(said)["agent"]
+    first.write_text("[1]")
+    with pytest.raises(InputError, match=r"1.yaml: expected a map of values"):
+        merged_values([first])
+
+
+def test_nothing_that_is_rendered_is_random() -> None:
+    assert ours({}) == ours({})
+
+
+def hook_of(one: Json) -> str:
+    return str(one["metadata"].get("annotations", {}).get("helm.sh/hook", ""))
+
+
+def test_hooks_delete_what_they_left_and_come_in_order() -> None:
+    installs, removes = "pre-install,pre-upgrade", "pre-delete"
+    hooks = [one for one in ours({}) if one not in installed_objects(ours({}))]
+    kinds = {moment: [one["kind"] for one in hooks if moment == hook_of(one)] for moment in (installs, removes)}
+    assert kinds[installs] == ["ServiceAccount", "Role", "RoleBinding", "Job"]
+    assert sorted(kinds[removes][:-1]) == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
+    assert kinds[removes][-1] == "Job"
+    assert {hook_of(one) for one in without_removal(ours({}))} == {installs, ""}
+    for one in hooks:
+        notes = one["metadata"]["annotations"]
+        assert notes["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
