@@ -37,10 +37,12 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-pairs test-torch check format bench mutants results lock clean
+.PHONY: help install run test test-pairs test-torch test-neighbours test-kubernetes check format bench mutants results reference docs docs-serve images lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+install: $(INSTALLED) ## install cotenant and what it needs into .venv
 
 run: $(INSTALLED) ## demonstration: six training jobs share GPUs, then each gets one to itself; options: ARGS="--jobs 12"
 	$(BIN)/cotenant demo --out build/demo $(ARGS)
@@ -55,6 +57,12 @@ test-torch: $(INSTALLED) ## install the real PyTorch (several GB, not locked) an
 	@echo "Installing PyTorch into $(VENV); make clean removes it"
 	$(BIN)/uv pip install --python $(BIN)/python torch
 	$(BIN)/python -m pytest -q -rsfE tests/job/test_torch.py
+
+test-neighbours: $(INSTALLED) ## build Kueue, JobSet and others, and test cotenant beside them in a cluster; the first time takes minutes
+	COTENANT_NEIGHBOURS=1 $(BIN)/python -m pytest -q -rsfE tests/cluster/neighbours $(ARGS)
+
+test-kubernetes: $(INSTALLED) ## run tests on a cluster of another version: VERSION=1.36.3, CONTAINERD=1.7.35; the first time builds it
+	$(BIN)/python -m bench.kubernetes_versions $(or $(VERSION),1.34.4) $(CONTAINERD) $(ARGS)
 
 check: $(INSTALLED) ## check lint, format, types and layers
 	$(BIN)/ruff check .
@@ -72,9 +80,33 @@ bench: $(INSTALLED) ## measure, print a table, write bench/results.json; a part 
 mutants: $(INSTALLED) ## change the code in small ways and see whether a test fails; options: ARGS="--package core --sample 20"
 	$(BIN)/python -m bench.mutants $(ARGS)
 
+.PHONY: test-pythons dist
+test-pythons: $(INSTALLED) ## test the core and an installed package with every Python of this machine; some: ARGS=3.12
+	$(BIN)/python -m release.pythons $(ARGS)
+
+dist: $(INSTALLED) ## build sdist, wheels, chart, bill of materials and checksums in dist/; for a tag: ARGS=--release
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/release
+	@$(BIN)/uv pip sync --quiet --python build/release/bin/python --require-hashes requirements/release.txt
+	build/release/bin/python -m release.dist $(ARGS)
+
 results: $(INSTALLED) ## run every study (needs COTENANT_DATA) and rewrite docs/results.md
 	$(BIN)/cotenant experiment all --out build/results
 	cp build/results/report.md docs/results.md
+
+reference: $(INSTALLED) ## renew the pages that are made from the code
+	$(BIN)/python -m tools.reference
+
+images: $(INSTALLED) ## build the container images; options: ARGS="--registry registry.example/team agent"
+	$(BIN)/python -m release.images $(ARGS)
+
+# The theme announces its successor at each start; docs/decisions has ours.
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
+
+docs: $(INSTALLED) ## build the site of the documentation into build/site; a broken link is an error
+	$(BIN)/python -m mkdocs build
+
+docs-serve: $(INSTALLED) ## show the site at a local address while you write
+	$(BIN)/python -m mkdocs serve --watch CONTRIBUTING.md --watch tools
 
 # Turns pyproject.toml and requirements/*.in into exact versions with hashes, for every Python from 3.11 on. The files
 # contain no address and no path: each machine has its own way to the packages.
@@ -82,15 +114,19 @@ COMPILE = $(BIN)/uv pip compile --quiet --no-config --universal --python-version
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 lock: $(BOOTSTRAPPED) ## renew the locked versions in requirements/
-	@echo "Locking requirements/uv.txt, requirements/dev.txt and requirements/clients.txt"
+	@echo "Locking the files of requirements/"
 	@$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
 	@$(COMPILE) pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	@$(COMPILE) requirements/clients.in --output-file requirements/clients.txt
+	@$(COMPILE) requirements/release.in --output-file requirements/release.txt
+	@$(COMPILE) requirements/images.in --constraints requirements/release.txt --output-file requirements/images.txt
+	@for extra in kube workloads; do $(COMPILE) pyproject.toml --extra $$extra --constraints requirements/dev.txt \
+		--output-file requirements/$$extra.txt || exit; done
 
 clean: ## remove everything that make and the tools created
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache src/cotenant/_native \
-		src/cotenant/web/_uplot
-	find src native tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+		src/cotenant/_version.py src/cotenant/web/_uplot
+	find src native tests bench release tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two steps, each with a stamp that exists only if the step succeeded: pip installs uv, then uv installs everything else.
 
@@ -108,7 +144,7 @@ $(BOOTSTRAPPED): requirements/uv.txt
 	@$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/uv.txt
 	@touch $@
 
-$(INSTALLED): $(BOOTSTRAPPED) requirements/dev.txt pyproject.toml hatch_build.py $(LIBRARY)
+$(INSTALLED): $(BOOTSTRAPPED) requirements/dev.txt pyproject.toml hatch_build.py release/version.py $(LIBRARY)
 	@echo "Installing the packages of requirements/dev.txt, checked by hash"
 	@rm -f $@
 	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt

@@ -20,15 +20,20 @@ LIMIT_MS = 150
 
 @benchmark("cli-start")
 def cli_start() -> Iterator[Figure]:
-    """Measures `--help`, and `jobs` with and without a daemon, against an interpreter that does nothing."""
+    """Measures `--version`, `--help`, and `jobs` with and without a daemon, beside an interpreter that does nothing."""
     cotenant = str(Path(sys.executable).with_name("cotenant"))
     bare = [sys.executable, "-c", "pass"]
     with daemon(cotenant) as (there, nowhere):
-        plain, helped, listed, alone = interleaved(
-            (bare, there), ([cotenant, "--help"], there), ([cotenant, "jobs"], there), ([cotenant, "jobs"], nowhere)
+        plain, version, helped, listed, alone = interleaved(
+            (bare, there),
+            ([cotenant, "--version"], there),
+            ([cotenant, "--help"], there),
+            ([cotenant, "jobs"], there),
+            ([cotenant, "jobs"], nowhere),
         )
     baseline = f"python -c pass {plain:.0f}"
     note = f"median of {RUNS}, user and system time"
+    yield at_most("cotenant --version, CPU", version, "ms", limit=LIMIT_MS, baseline=baseline, note=note)
     yield at_most("cotenant --help, CPU", helped, "ms", limit=LIMIT_MS, baseline=baseline, note=note)
     yield at_most("cotenant jobs, CPU", listed, "ms", limit=LIMIT_MS, baseline=baseline, note=note)
     yield at_most("cotenant jobs, no daemon, CPU", alone, "ms", limit=LIMIT_MS, baseline=baseline, note=note)

@@ -57,6 +57,10 @@ OTHERS = {"filter": "HAMi, filter at 1,000 nodes: 105"}
 """of the same verb, also measured by its client"""
 
 
+BENCH_KEY = "bench"
+"""with which the scheduler is asked what-if"""
+
+
 class Started(NamedTuple):
     """What the process of the scheduler says when it is ready."""
 
@@ -162,7 +166,8 @@ async def _serve_scheduler(parent: Connection, port: int) -> None:
     start, began = time.monotonic(), time.process_time()
     client = Client(Access(host="127.0.0.1", port=port), CLIENT_LIMITS)
     scheduler = Scheduler(client, KubeSettings(), ErrorLog())
-    listener = Listener(listen("127.0.0.1", 0), application(scheduler.for_kube_scheduler(), scheduler.errors))
+    routes = {**scheduler.for_operators(BENCH_KEY.encode), **scheduler.for_kube_scheduler()}
+    listener = Listener(listen("127.0.0.1", 0), application(routes, scheduler.errors))
     async with asyncio.TaskGroup() as group:
         group.create_task(scheduler.run())
         await ready(scheduler)

@@ -42,7 +42,7 @@ def score_8000() -> Iterator[Figure]:
         costs = in_fresh_process(cost, kinds).result
         note = f"CPU time, {costs.rows} measured directions"
         yield at_most(f"{kinds} types: one job beside 8,000 GPUs", costs.again, "ms", limit=5, note=note)
-        yield Figure(name=f"{kinds} types: first after a measurement", figure=costs.first, unit="ms", note=note)
+        yield at_most(f"{kinds} types: first after a measurement", costs.first, "ms", limit=5, note=note)
         yield at_most(f"{kinds} types: measurement of a new pair", costs.update, "ms", limit=1, note=note)
         yield Figure(name=f"{kinds} types: of a known pair, mean", figure=costs.repeat, unit="ms", note=note)
         yield at_most(f"{kinds} types: loading", costs.load, "ms", limit=100, note=note)
@@ -51,7 +51,7 @@ def score_8000() -> Iterator[Figure]:
         yield at_most(
             f"{kinds} types: the best of 8,000 GPUs", placing.kept, "ms", limit=5, note=f"{note}, pairs known"
         )
-        yield Figure(name=f"{kinds} types: the best after a measurement", figure=placing.news, unit="ms", note=note)
+        yield at_most(f"{kinds} types: the best after a measurement", placing.news, "ms", limit=5, note=note)
         yield Figure(name=f"{kinds} types: the best, first of all", figure=placing.start, unit="ms", note=note)
 
 
@@ -67,7 +67,7 @@ class Cost(NamedTuple):
 
 
 def cost(kinds: int) -> Cost:
-    """Measures a predictor with almost the largest number of rows, which is 600."""
+    """Measures a predictor with 580 rows."""
     chance = np.random.default_rng(kinds)
     types = [Signature(f"{i % 20}", 1 << (i // 20), float(2 ** chance.normal())) for i in range(kinds)]
     predictor = Predictor()
@@ -116,9 +116,10 @@ def cost_of_placing(kinds: int) -> CostOfPlacing:
     belief, workloads = Predicted(signatures), list(signatures)
 
     def news() -> None:
-        pair = tenant_set_of(GPU_TYPE, random.sample(workloads, 2))
-        if not belief.observe(pair, [random.uniform(0.3, 0.9), random.uniform(0.3, 0.9)]):
-            raise AssertionError("nothing was learned")
+        learned = False
+        while not learned:  # a known pair that is measured nearly as predicted is no news
+            pair = tenant_set_of(GPU_TYPE, random.sample(workloads, 2))
+            learned = belief.observe(pair, [random.uniform(0.3, 0.9), random.uniform(0.3, 0.9)])
 
     for _ in range(290):
         news()

@@ -6,22 +6,27 @@
 """
 
 import asyncio
+import json
 import multiprocessing
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
-from multiprocessing.synchronize import Event
+from itertools import count
+from multiprocessing.connection import Connection
 from pathlib import Path
+from random import Random
 
 from bench.cluster_server import cluster_server
-from bench.extender import CALLS, PODS_PER_NODE, Measured, Started, ask_all, serve_scheduler
-from bench.harness import Figure, at_most, benchmark, in_fresh_process, p99, server_process, undisturbed
+from bench.extender import BENCH_KEY, CALLS, PODS_PER_NODE, Measured, Started, ask_all, serve_scheduler
+from bench.harness import Figure, at_most, benchmark, in_fresh_process, p99, serve_each, server_process, undisturbed
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
+from cotenant.kube.api.names import WHY_HEADER
 from cotenant.metrics.counts import Counts
 from cotenant.metrics.figures import NodeFigures, TenantFigures
 from cotenant.metrics.page import FRESH_S, Page
@@ -35,12 +40,24 @@ SERIES, TENANTS, GPUS = 8_000, 250, 8
 PAGES = 20
 NODES = 1_000
 BOUND = 100
-TURNS, TURN_S = 4, 5.0
-"""turns with scrapes and as many without, and how long each takes at least"""
+MANY_NODES = 5_000
+PAIRS, FEWER_PAIRS, BLOCK_S = 60, 10, 1.0
+"""blocks with scrapes, each beside one without, and how long a block takes at least"""
+RESAMPLED = 200
+WHAT_IF_S = 0.1
+"""about as long as a what-if takes"""
+_AMOUNTS = count(1000)
+METRIC = b"cotenant_scheduler_decisions_total"
+OTHER_PAGE = METRIC + b" 1\n" * 4_000
 INTERVALS_S = 1.0, 0.1
 """Prometheus scrapes every 15 s or 60 s in most clusters"""
 JUDGED_S = 1.0
 MOST_STALL_MS, MOST_CPU_MS, MOST_SLOWER = 10.0, 100.0, 5.0
+MOST_BESIDE_MS = 50.0
+
+Pair = tuple[list[float], list[float]]
+"""milliseconds of calls without and with the disturbance"""
+Disturbance = Callable[[HTTPConnection], None]
 
 
 @benchmark("see-cost")
@@ -56,7 +73,7 @@ def see_cost() -> Iterator[Figure]:
 def scraping() -> Iterator[Figure]:
     """A node with 250 tenants: their usage regions are read and the page is written anew each time."""
     count, cpu_ms, stalls_ms, alone = in_fresh_process(_pages).result
-    how = "real-time class: other programs do not count" if alone else f"load {os.getloadavg()[0]:.0f}"
+    how = _how(alone)
     note = f"median of {PAGES} pages, {TENANTS} usage regions read for each; worst {max(cpu_ms):.0f}; {how}"
     name = f"a page of {count:,} series, CPU"
     assert count >= SERIES
@@ -131,18 +148,24 @@ async def _compute(look: Look) -> tuple[int, list[float], list[float]]:
     return sum(not line.startswith(b"#") for line in text.splitlines()), cpu_ms[1:], stalls_ms[1:]
 
 
-# The scheduler beside scrapes
+# The scheduler beside scrapes and what-ifs
 
 
 def scheduling() -> Iterator[Figure]:
-    """Calls of kube-scheduler while its metrics are scraped, against calls without that, by turns."""
+    """Calls of kube-scheduler while its metrics are scraped, against calls while those of another server are, in
+    pairs of short blocks."""
     for every_s in INTERVALS_S:
-        without, beside, alone = in_fresh_process(_calls, every_s).result
-        how = "real-time class: other programs do not count" if alone else f"load {os.getloadavg()[0]:.0f}"
+        pairs, alone = in_fresh_process(_calls, _scrape, every_s, NODES, PAIRS).result
+        how = _how(alone)
         for name, of in (("mean", statistics.mean), ("p99", p99)):
-            base, seen = of(without), of(beside)
-            calls = f"{NODES:,} nodes, {len(beside):,} calls by turns with and without"
-            note = f"{calls}; {seen:.3f} ms against {base:.3f}; {how}"
+            base, seen = (of([ms for pair in pairs for ms in pair[side]]) for side in (0, 1))
+            low, high = _interval(pairs, of)
+            calls = sum(len(pair[1]) for pair in pairs)
+            note = (
+                f"{NODES:,} nodes, {calls:,} calls in {len(pairs)} blocks of {BLOCK_S:g} s, each beside one in which "
+                "another server is scraped; "
+                f"{seen:.3f} ms against {base:.3f}; 95 % of resampled pairs: {low:+.1f} to {high:+.1f} %; {how}"
+            )
             about, more = f"filter, scraped every {every_s:g} s: {name}, slower", 100 * (seen / base - 1)
             if every_s == JUDGED_S:
                 yield at_most(about, more, "%", limit=MOST_SLOWER, note=note)
@@ -150,50 +173,119 @@ def scheduling() -> Iterator[Figure]:
                 yield Figure(name=about, figure=more, unit="%", note=f"{note}; no Prometheus is set up like this")
 
 
-def _calls(every_s: float) -> tuple[list[float], list[float], bool]:
-    alone = undisturbed()
+def foreseeing() -> Iterator[Figure]:
+    """Calls of kube-scheduler while a user asks what-if over HTTP, one question after the other."""
+    pairs, alone = in_fresh_process(_calls, _ask_what_if, 0.0, MANY_NODES, FEWER_PAIRS).result
+    without, beside = ([ms for pair in pairs for ms in pair[side]] for side in (0, 1))
+    note = (
+        f"{MANY_NODES:,} nodes, {len(beside):,} calls while what-ifs follow each other; worst {max(beside):.1f}; "
+        f"without: p99 {p99(without):.1f}, worst {max(without):.1f}; {_how(alone)}"
+    )
+    yield at_most("filter during what-ifs, p99", p99(beside), "ms", limit=MOST_BESIDE_MS, note=note)
+
+
+def _how(alone: bool) -> str:
+    return "real-time class: other programs do not count" if alone else f"load {os.getloadavg()[0]:.0f}"
+
+
+def _interval(pairs: Sequence[Pair], of: Callable[[Sequence[float]], float]) -> tuple[float, float]:
+    """How much slower calls are in 95 % of samples that are drawn from the pairs of blocks with replacement."""
+    chance, found = Random(1), list[float]()
+    for _ in range(RESAMPLED):
+        drawn = chance.choices(pairs, k=len(pairs))
+        base, seen = (of([ms for pair in drawn for ms in pair[side]]) for side in (0, 1))
+        found.append(100 * (seen / base - 1))
+    found.sort()
+    return found[RESAMPLED // 40], found[-1 - RESAMPLED // 40]
+
+
+def _calls(disturb: Disturbance, every_s: float, nodes: int, pairs: int) -> tuple[list[Pair], bool]:
+    """Pairs of blocks that follow each other, in random order: what is slow for a while is slow for both. In one block
+    the scheduler is disturbed. In the other block a server that does nothing else is asked for as much, so that the
+    difference is the cost for the scheduler, and not that of the process which asks: it shares the machine here only.
+    Both blocks have the same requests."""
+    alone, chance = undisturbed(), Random(2)
+    found: list[Pair] = []
     with (
-        cluster_server(NODES, NODES * PODS_PER_NODE, CALLS) as port,
+        cluster_server(nodes, nodes * PODS_PER_NODE, CALLS) as port,
         server_process(serve_scheduler, port) as message,
+        server_process(serve_each, _answer_each) as other,
     ):
         started = Started(*message)
-        both = Measured(started), Measured(started)
-        with _scraper(started.port, every_s) as scrapes:
-            ask_all(Measured(started), NODES, range(BOUND))  # the first calls fill caches
-            ask_all(Measured(started), NODES, range(BOUND, CALLS), bind=False)
-            for turn in range(2 * TURNS):
-                watched = turn % 4 in (1, 2)  # neither is always the first
-                (scrapes.set if watched else scrapes.clear)()
-                began = time.monotonic()
-                while time.monotonic() - began < TURN_S:
-                    ask_all(both[watched], NODES, range(BOUND, CALLS), bind=False)
-    return both[0].ms["filter"], both[1].ms["filter"], alone
+        with _beside(disturb, every_s) as aim_at:
+            ask_all(Measured(started), nodes, range(BOUND))  # the first calls fill caches
+            ask_all(Measured(started), nodes, range(BOUND, CALLS), bind=False)
+            for _ in range(pairs):
+                sides: dict[bool, list[float]] = {}
+                for watched in chance.sample((False, True), 2):
+                    measured, began = Measured(started), time.monotonic()
+                    aim_at(started.port if watched else other)
+                    while time.monotonic() - began < BLOCK_S:
+                        ask_all(measured, nodes, range(BOUND, CALLS), bind=False)
+                    aim_at(None)
+                    sides[watched] = measured.ms["filter"]
+                found.append((sides[False], sides[True]))
+    return found, alone
 
 
 @contextmanager
-def _scraper(port: int, every_s: float) -> Iterator[Event]:
-    """A process that scrapes while the event is set, so that the client that measures is not slowed down itself."""
+def _beside(disturb: Disturbance, every_s: float) -> Iterator[Callable[[int | None], None]]:
+    """A process that disturbs the server at a port; yields what tells it the port. It is a process of its own, so that
+    the client that measures is not slowed down itself."""
     context = multiprocessing.get_context("spawn")
-    scrapes, ready = context.Event(), context.Event()
-    process = context.Process(target=_scrape, args=(port, every_s, scrapes, ready), daemon=True)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_disturb, args=(disturb, every_s, theirs), daemon=True)
     process.start()
-    ready.wait()
+
+    def aim_at(port: int | None) -> None:
+        ours.send(port)
+        ours.recv()
+
     try:
-        yield scrapes
+        yield aim_at
     finally:
         process.terminate()
         process.join()
 
 
-def _scrape(port: int, every_s: float, scrapes: Event, ready: Event) -> None:
-    connection = HTTPConnection("127.0.0.1", port)
-    ready.set()
+def _disturb(disturb: Disturbance, every_s: float, commands: Connection) -> None:
+    chance, due = Random(3), 0.0
+    connection: HTTPConnection | None = None
     while True:
-        scrapes.wait()
-        connection.request("GET", "/metrics")
-        if b"cotenant_scheduler_decisions_total" not in connection.getresponse().read():
-            raise AssertionError("the scheduler serves no metrics")
-        time.sleep(every_s)
+        if commands.poll(None if connection is None else max(0.0, due - time.monotonic())):
+            port = commands.recv()
+            connection = None if port is None else HTTPConnection("127.0.0.1", port)
+            due = time.monotonic() + chance.uniform(0, every_s)
+            commands.send(port)
+        elif connection is not None:
+            disturb(connection)
+            due += every_s
 
 
-COSTS: tuple[Callable[[], Iterator[Figure]], ...] = (scraping, scheduling)
+async def _answer_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers every request with a page that is as long as that of the scheduler."""
+    while await reader.readuntil(b"\r\n\r\n"):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(OTHER_PAGE), OTHER_PAGE))
+        await writer.drain()
+
+
+def _scrape(connection: HTTPConnection) -> None:
+    connection.request("GET", "/metrics")
+    if METRIC not in connection.getresponse().read():
+        raise AssertionError("the scheduler serves no metrics")
+
+
+def _ask_what_if(connection: HTTPConnection) -> None:
+    wish = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": next(_AMOUNTS)}  # a second one of a kind is remembered
+    pod = {"metadata": {"name": "what-if"}, "spec": {"containers": [{"name": "c", "resources": {"limits": wish}}]}}
+    template = urlsafe_b64encode(json.dumps(pod).encode()).decode().rstrip("=")
+    connection.request("GET", f"/whatif/default/{template}", headers={WHY_HEADER: BENCH_KEY})
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise AssertionError(body)
+    if body == OTHER_PAGE:
+        time.sleep(WHAT_IF_S)
+
+
+COSTS: tuple[Callable[[], Iterator[Figure]], ...] = (scraping, scheduling, foreseeing)

@@ -45,6 +45,12 @@ def place() -> Iterator[Figure]:
     return figures_of("place")
 
 
+@benchmark("place-worlds")
+def place_worlds() -> Iterator[Figure]:
+    """Compares mean completion times with those of other policies in simulated worlds of 60 job types."""
+    return figures_of("place-worlds")
+
+
 @benchmark("place-mild")
 def place_mild() -> Iterator[Figure]:
     """The same if sharing gains little: loads up to 1, K80 GPUs, noisy measurements."""

@@ -30,7 +30,7 @@ from bench.cluster_server import machine
 from bench.harness import Figure, at_least, benchmark
 from cotenant.kube.api.names import NAMESPACE, SCHEDULER
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
-from cotenant.kube.install.configuration import kube_scheduler
+from cotenant.kube.install.configuration import kube_scheduler, scheduler_terms_of
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from cotenant.node.devices.vendors import Vendor
 from tests.cluster.api import wait_for
@@ -170,7 +170,7 @@ def _round(engine: Engine, limits: Mapping[str, str], instead: Mapping[str, Any]
     with first.without("kube-scheduler"):
         file = first.folder / "scheduler.json"
         access = json.loads(file.read_text())["clientConnection"]
-        said = kube_scheduler(KubeSettings())
+        said = kube_scheduler(scheduler_terms_of(KubeSettings()))
         said |= {"clientConnection": said.get("clientConnection", {}) | {"kubeconfig": access["kubeconfig"]}, **instead}
         said |= {"leaderElection": {"leaderElect": False}}
         file.write_text(json.dumps(said))

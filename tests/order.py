@@ -16,7 +16,9 @@ def _files(*names: str) -> tuple[str, ...]:
 # A cluster ends with the last test that uses it. Few run at a time if the tests of each are neighbours in these lists.
 FIRST_CHAIN = (
     # without a cluster, or with one in which cotenant is not installed
-    *_files("test_binaries.py", "test_checker.py", "test_observing.py", "test_admission.py", "test_cluster.py"),
+    *_files("test_binaries.py", "test_checker.py", "test_observing.py"),
+    # the first of them on a cluster with real nodes only
+    *_files("test_tutorial.py", "test_admission.py", "test_cluster.py"),
     # with that one and another one, which those use that no list names
     *_files("test_outage.py"),
 )
@@ -24,6 +26,7 @@ FIRST_CHAIN = (
 SECOND_CHAIN = (
     # with clusters of their own
     *_files("mixed/", "test_chaos.py", "test_rungs.py", "test_interference.py", "test_topology.py"),
+    *_files("test_lifecycle.py"),
     # with one that they share
     *_files("test_failover.py", "test_gangs.py", "test_preemption.py", "test_queue.py"),
 )

@@ -95,9 +95,8 @@ def test_gains_over_fgd_are_measured_on_orders_that_nothing_was_tuned_on() -> No
     for seeds in (replay.FRESH_SEEDS, replay.ONLINE_SEEDS, ablation.SEEDS, timed.SEEDS):
         assert seeds
         assert TUNED.isdisjoint(seeds)
-    drawn = re.findall(
-        r"--order published --policy \S*fragmentation --seeds (\S+)", (HERE.parent / "README.md").read_text()
-    )
+    page = (HERE.parent / "docs" / "explanation" / "fragmentation.md").read_text()
+    drawn = re.findall(r"--order published --policy \S*fragmentation --seeds (\S+)", page)
     assert drawn == ["45-51"]
 
 
@@ -133,3 +132,11 @@ def test_the_page_of_results_has_the_rows_of_the_last_run(study: str) -> None:
         assert float(number) == round(float(rows[name]["figure"] or 0), len(number.partition(".")[2])), name
         assert baseline == (rows[name]["baseline"] or ""), name
     assert STUDIES[study].about in page
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_page_of_results_has_the_command_that_repeats_a_study(study: str) -> None:
+    page = (HERE.parent / "docs" / "results.md").read_text()
+    section = page.split(f"\n## {STUDIES[study].title}\n", 1)[1].split("\n## ", 1)[0]
+    first, last = STUDIES[study].seeds[0], STUDIES[study].seeds[-1]
+    assert f"Seeds {first}–{last}: `cotenant experiment {study} --seeds {first}-{last}`." in section

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from cotenant.errors import InputError
 from cotenant.local import api, daemon, events
+from cotenant.local.endpoint import Endpoint
 from cotenant.local.engine import Engine
+from cotenant.local.openapi import describe
 from cotenant.local.supervisor import Log
 from cotenant.wire.local import MOST_BYTES, JobRequest, JobView, Problem
 from tests.local.asgi_client import Answer, open_request, request
@@ -63,7 +65,7 @@ def test_every_request_is_on_the_page() -> None:
 
 # Whatever is sent
 
-COMPONENTS: dict[str, Any] = api.openapi()["components"]["schemas"]
+COMPONENTS: dict[str, Any] = describe(api.ENDPOINTS)["components"]["schemas"]
 
 
 def from_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
@@ -98,7 +100,7 @@ def from_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[api.Endpoint, str, bytes]:
+def requests(draw: st.DrawFn) -> tuple[Endpoint, str, bytes]:
     """Anything for any route: often nearly right, sometimes nonsense."""
     endpoint = draw(st.sampled_from([one for one in api.ENDPOINTS if one.path != "/v1/events"]))
     known = st.sampled_from(["j-000001", "j-000002", "0", "1", "GPU-1", "sleep", "j-", "-1"])
@@ -118,7 +120,7 @@ def test_whatever_is_sent_is_answered_as_described(runner: asyncio.Runner, engin
 
     @settings(max_examples=400, suppress_health_check=list(HealthCheck))
     @given(requests())
-    def check(case: tuple[api.Endpoint, str, bytes]) -> None:
+    def check(case: tuple[Endpoint, str, bytes]) -> None:
         endpoint, target, body = case
         answer = runner.run(request(app, endpoint.method, target, body))
         answered.add((endpoint.handler.__name__, answer.status))

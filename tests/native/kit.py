@@ -72,7 +72,13 @@ def _throw_away_unused(parent: Path) -> None:
 @functools.cache
 def clients() -> Path:
     """An environment with the programs of requirements/clients.txt; its Python is `bin/python`."""
-    lock = ROOT / "requirements" / "clients.txt"
+    return environment("clients")
+
+
+@functools.cache
+def environment(name: str) -> Path:
+    """An environment with the packages of requirements/NAME.txt; skips the test if they cannot be installed."""
+    lock = ROOT / "requirements" / f"{name}.txt"
     uv = Path(sys.executable).with_name("uv")
 
     def make(folder: Path) -> None:
@@ -88,7 +94,7 @@ def clients() -> Path:
 
     if not uv.exists():
         pytest.skip(f"needs the clients: there is no {uv} to install them with; `make test` brings it")
-    return made("clients", [lock, sys.version], make)
+    return made(name, [lock, sys.version], make)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cotenant.cli import ai_benchmark
-from cotenant.cli.main import EXTRAS
+from cotenant.extras import EXTRAS
 from cotenant.node.limits import VARIABLE, GpuLimit, Limits, applying_file, limits_text
 from cotenant.workloads.registry import find
 from cotenant.workloads.suite import CASES, Setting, command_of, measure

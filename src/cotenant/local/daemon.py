@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import uvicorn
 from starlette.types import ASGIApp
 
-from cotenant.core.placement.policies import QUEUES, build_policy
+from cotenant.core.placement.policies import LIVE_QUEUES, build_policy
 from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import MiB, Seconds, parse_memory
 from cotenant.errors import CotenantError, InputError
@@ -336,8 +336,8 @@ def open_sockets(options: Options, stack: ExitStack) -> Iterable[tuple[socket.so
 
 def check(options: Options) -> None:
     """Refuses options that no daemon could be started with."""
-    if options.queue not in QUEUES:
-        raise InputError(f"--queue {options.queue!r:.60}: unknown queue order; choose one of {', '.join(QUEUES)}")
+    if options.queue not in LIVE_QUEUES:
+        raise InputError(f"--queue {options.queue!r:.60}: unknown queue order; choose one of {', '.join(LIVE_QUEUES)}")
     try:
         build_policy(options.policy, queue=options.queue)
     except ValueError as error:

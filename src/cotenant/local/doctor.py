@@ -92,7 +92,7 @@ def check_clock(place: Place) -> Iterator[Finding]:
     status = _clock_status()
     if status is not None and status & UNSYNCHRONISED:
         fix = "start chrony or systemd-timesyncd"
-        yield warning("clock", "clock", "the kernel says that it is not synchronised", fix)
+        yield warning("clock", "this machine", "the kernel says that its clock is not synchronised", fix)
 
 
 def check_disk(place: Place) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import msgspec
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.isolation import Rung, uses_mps
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason
-from cotenant.core.placement.deciding import Queue, queue_position, rank
+from cotenant.core.placement.deciding import Queue, position_of, rank
 from cotenant.core.placement.feasibility import eligible_gpus
 from cotenant.core.placement.ranking import Policy, Ranker, Ranking
 from cotenant.core.queueing.backfill import QueuePosition, Reservation, when, why_held_back
@@ -221,4 +221,4 @@ class WaitReasons:
         return sum(bisect_left(kind, turn, key=lambda item: item[0]) for kind in self._kinds)
 
     def _turn(self, job: Job) -> QueuePosition:
-        return (*queue_position(self._ranker.policy, job, Seconds(job.submitted)), job.id)
+        return position_of(self._ranker.policy, job, Seconds(job.submitted))

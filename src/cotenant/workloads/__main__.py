@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cotenant import job
 from cotenant.errors import CotenantError, InputError
+from cotenant.extras import missing_package
 from cotenant.workloads.registry import MODES, SIZES, TASKS, Size, Task, find
 from cotenant.workloads.runner import Progress, Speaker, Work, compile_all, run
 
@@ -162,7 +163,7 @@ def _run(options: argparse.Namespace, task: Task, signals: _Signals) -> int:
     try:
         from cotenant.workloads.trainer import Trainer, build, cache_folder, device_name, use_cache
     except ModuleNotFoundError as error:
-        raise InputError(f"the tasks need JAX: install the package jax ({error})") from error
+        raise InputError(missing_package(error) or str(error)) from error
 
     use_cache(cache_folder(os.environ))
     progress.device = device_name()

@@ -16,7 +16,8 @@ DEFAULT_SIMULATED = 2
 
 
 def find_gpus(vendor: Vendor | None = None) -> Backend:
-    """The GPUs of this vendor, or of the first vendor whose driver lists any; DeviceError says why there are none."""
+    """The GPUs of this vendor, or of the first vendor whose driver lists any; DeviceError says why there are none,
+    NoDriverError if no driver is installed."""
     if vendor is not None:
         return _open(vendor)
     reasons = []
@@ -27,8 +28,10 @@ def find_gpus(vendor: Vendor | None = None) -> Backend:
             continue
         except DeviceError as error:
             reasons.append(str(error))
+    if reasons:
+        raise DeviceError("; ".join(reasons))
     *titles, last = (candidate.row.title for candidate in REAL)
-    raise DeviceError("; ".join(reasons) or f"no driver of {', '.join(titles)} or {last} is installed")
+    raise NoDriverError(f"no driver of {', '.join(titles)} or {last} is installed")
 
 
 def _open(vendor: Vendor) -> Backend:

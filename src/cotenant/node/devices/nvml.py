@@ -22,7 +22,8 @@ from typing import Any
 from cotenant.core.links import LinkMatrix, link_matrix_of_pairs
 from cotenant.core.model import Gpu, Gpus, Machine
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, Seconds
-from cotenant.errors import DeviceError
+from cotenant.errors import CotenantError, DeviceError
+from cotenant.extras import missing_package
 from cotenant.node.devices.backend import MACHINE, GpuUsage, KnownGpu, NoDriverError, Running
 from cotenant.node.devices.compute_modes import ComputeModes
 from cotenant.node.devices.counters import Counters, counted_or
@@ -35,6 +36,7 @@ from cotenant.node.devices.nvml_links import bus_of, linked_pairs, nearest_numa
 from cotenant.node.devices.nvml_memory import memory_fault, uncorrectable_errors
 from cotenant.node.devices.nvml_mig import instances_of, is_partitioned, read_instance
 from cotenant.node.devices.nvml_processes import read_processes
+from cotenant.node.devices.polled import load_shared_library
 from cotenant.node.devices.processes import job_members, process_table
 from cotenant.node.devices.vendors import Vendor
 
@@ -96,11 +98,13 @@ class _Gpu:
 
 
 def load_library() -> Library:
-    """The NVML binding, or one line that says what is missing."""
+    """The NVML binding. Without it: NoDriverError if there is no driver either, else one line on how to install it."""
     try:
         import pynvml  # type: ignore[import-untyped]
-    except ImportError:
-        raise NoDriverError("the package nvidia-ml-py is not installed; it is needed to see NVIDIA GPUs") from None
+    except ModuleNotFoundError as error:
+        load_shared_library(("libnvidia-ml.so.1",), Vendor.NVIDIA.row.title)
+        # No DeviceError: a machine with a driver must not go on with simulated GPUs.
+        raise CotenantError(f"this machine has an NVIDIA driver, and {missing_package(error)}") from None
     return pynvml
 
 

@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The routes of the daemon's HTTP interface with short answers: jobs, GPUs, profiles, and the daemon itself."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cotenant.errors import InputError
+from cotenant.local.endpoint import bounded_body, json_response, whole
+from cotenant.local.engine import Engine
+from cotenant.local.queries import UnknownError
+from cotenant.metrics.page import CONTENT_TYPE
+from cotenant.wire.codec import decode
+from cotenant.wire.explanation import WhatIfRequest
+from cotenant.wire.local import (
+    JOB_ID,
+    DrainRequest,
+    MigPlan,
+    MigPlanRequest,
+    PruneRequest,
+    WebLink,
+    decode_request,
+    decode_states,
+)
+from cotenant.wire.profile import JobProfile, decode_profiles
+
+MOST_LISTED = 20_000
+
+
+async def submit(engine: Engine, request: Request) -> Response:
+    return json_response(engine.submit(decode_request(await bounded_body(request))), 201)
+
+
+async def jobs(engine: Engine, request: Request) -> Response:
+    states = decode_states(request.query_params.get("state", ""))
+    limit = whole(request, "limit", 1000, 1, MOST_LISTED)
+    after = request.query_params.get("after") or None
+    if after is not None and not JOB_ID.fullmatch(after):
+        raise InputError(f"after={after[:40]}: expected a job id, for example j-000017")
+    return json_response(engine.queries.jobs(states, limit, after, whole(request, "requests", 0, 0, 1) == 1))
+
+
+async def show(engine: Engine, request: Request) -> Response:
+    return json_response(engine.queries.job(request.path_params["job"]))
+
+
+async def cancel(engine: Engine, request: Request) -> Response:
+    return json_response(engine.cancel(request.path_params["job"]))
+
+
+async def hold(engine: Engine, request: Request) -> Response:
+    return json_response(engine.hold(request.path_params["job"]))
+
+
+async def release(engine: Engine, request: Request) -> Response:
+    return json_response(engine.release(request.path_params["job"]))
+
+
+async def retry(engine: Engine, request: Request) -> Response:
+    return json_response(engine.retry(request.path_params["job"]))
+
+
+async def why(engine: Engine, request: Request) -> Response:
+    return json_response(engine.queries.why(request.path_params["job"]))
+
+
+async def what_if(engine: Engine, request: Request) -> Response:
+    body = await bounded_body(request)
+    wanted = decode(body, WhatIfRequest, "a job that does not exist") if body else WhatIfRequest()
+    return json_response(engine.queries.foresight.what_if(wanted))
+
+
+async def profile(engine: Engine, request: Request) -> Response:
+    found = engine.queries.profile(request.path_params["job"], whole(request, "seconds", 1, 1, 86_400))
+    return json_response([] if found is None else [found])
+
+
+async def profiles(engine: Engine, request: Request) -> Response:
+    return json_response(profiles_of(engine, request.query_params.get("workload")))
+
+
+async def keep_profiles(engine: Engine, request: Request) -> Response:
+    given = decode_profiles(await bounded_body(request))
+    return json_response([engine.profiles.add(one) for one in given.profiles])
+
+
+async def remove_profiles(engine: Engine, request: Request) -> Response:
+    found = profiles_of(engine, request.query_params.get("workload", ""))
+    engine.profiles.remove(found)
+    return json_response(found)
+
+
+def profiles_of(engine: Engine, name: str | None) -> list[JobProfile]:
+    found = engine.profiles.find(name)
+    if name is not None and not found:
+        raise UnknownError(f"no profile of {name[:100]!r} here; `cotenant profiles list` lists them")
+    return found
+
+
+async def gpus(engine: Engine, request: Request) -> Response:
+    return json_response(engine.queries.gpus())
+
+
+async def cordon(engine: Engine, request: Request) -> Response:
+    return json_response(engine.cordon(request.path_params["gpu"], True))
+
+
+async def uncordon(engine: Engine, request: Request) -> Response:
+    return json_response(engine.cordon(request.path_params["gpu"], False))
+
+
+async def drain(engine: Engine, request: Request) -> Response:
+    body = await bounded_body(request)
+    options = decode(body, DrainRequest, "a drain") if body else DrainRequest()
+    return json_response(engine.drain(request.path_params["gpu"], options.evict))
+
+
+async def mig_plan(engine: Engine, request: Request) -> Response:
+    body = await bounded_body(request)
+    options = decode(body, MigPlanRequest, "a request for a plan") if body else MigPlanRequest()
+    return json_response(await engine.queries.mig_plan(options))
+
+
+async def mig_apply(engine: Engine, request: Request) -> Response:
+    plan = decode(await bounded_body(request), MigPlan, "a plan of MIG layouts")
+    if engine.mig is None:
+        raise InputError("these GPUs have no MIG layouts")
+    return json_response(await engine.mig.apply(plan))
+
+
+async def prune(engine: Engine, request: Request) -> Response:
+    return json_response(await engine.prune(decode(await bounded_body(request), PruneRequest, "a request to prune")))
+
+
+async def web_link(engine: Engine, request: Request) -> Response:
+    if engine.pages is None:
+        raise InputError("this daemon serves no pages; start it with --web PORT")
+    act = whole(request, "act", 0, 0, 1) == 1
+    return json_response(WebLink(url=engine.pages.link(act=act), act=act), 201)
+
+
+async def status(engine: Engine, request: Request) -> Response:
+    return json_response(engine.queries.status())
+
+
+async def metrics(engine: Engine, request: Request) -> Response:
+    return Response(await engine.metrics.page.text(), media_type=CONTENT_TYPE)
+
+
+async def shut_down(engine: Engine, request: Request) -> Response:
+    engine.ask_to_stop()
+    return json_response(engine.queries.status())
