@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cotenant.history.quantities import GPU, TENANT, Entity
 from cotenant.history.store import History
+from cotenant.local.owners import own_account
 from cotenant.local.recording import THE_QUEUE, record_history, samples_of
 from cotenant.wire.local import JobRequest
 from tests.local.engines import engine_on
@@ -27,8 +28,8 @@ def test_gpus_tenants_and_the_queue_are_sampled(tmp_path: Path) -> None:
                 "utilisation": None,
                 "tenants": 1,
             }
-            assert samples[Entity(TENANT, "j-000001")]["memory_limit_mib"] == 600
-            assert samples[Entity(TENANT, "j-000001")]["batch"] == 32
+            assert samples[Entity(TENANT, "j-000001", owner=own_account().owner.user)]["memory_limit_mib"] == 600
+            assert samples[Entity(TENANT, "j-000001", owner=own_account().owner.user)]["batch"] == 32
             assert samples[THE_QUEUE] == {"waiting": 2, "running": 2}
             recording = asyncio.create_task(record_history(history, engine.queries, engine._tenants))
             async with asyncio.timeout(10):

@@ -31,6 +31,7 @@ CANCEL_MARGIN_S = 5.0
 """beyond its grace period, that `cancel` waits for the end of a job"""
 COLUMNS = (
     ("ID", lambda job: job.id, False),
+    ("USER", lambda job: job.user, False),
     ("NAME", lambda job: job.name, False),
     ("STATE", lambda job: described_state(job), False),
     ("GPU", lambda job: ",".join(map(str, job.gpus)) or "-", False),

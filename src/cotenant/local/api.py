@@ -21,6 +21,7 @@ from cotenant.local import handlers, streams
 from cotenant.local.admission import RefusedError
 from cotenant.local.endpoint import Endpoint, json_response
 from cotenant.local.engine import Engine
+from cotenant.local.identity import CALLER, Callers
 from cotenant.local.openapi import describe
 from cotenant.local.queries import UnknownError
 from cotenant.wire.explanation import WhatIf, WhatIfRequest
@@ -169,9 +170,11 @@ ENDPOINTS = (
 
 def application(engine: Engine, token: str | None = None) -> ASGIApp:
     """The API as an ASGI application; with a token, every request must carry it."""
+    callers = Callers()
 
     def served(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
+            request.scope.setdefault("state", {})[CALLER] = callers.of_connection(request.scope)
             try:
                 return await endpoint.handler(engine, request)
             except UnknownError as error:

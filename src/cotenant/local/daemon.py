@@ -32,6 +32,7 @@ from cotenant.local.config import Resources, Settings
 from cotenant.local.devices import ORDER
 from cotenant.local.engine import Engine
 from cotenant.local.events import log_error, stored_setting
+from cotenant.local.identity import PeerProtocol
 from cotenant.local.isolation import BY_DEFAULT, IsolationSettings, JobIsolation
 from cotenant.local.job_slices import JobSlices, find_slices
 from cotenant.local.journal import Journal
@@ -282,7 +283,7 @@ async def serve(
 
 def _server(app: ASGIApp) -> uvicorn.Server:
     # Streams have no end, so a server that stops does not wait for it.
-    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, http=PeerProtocol, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     # uvicorn's own signal handlers would end the process before the engine has stopped.
     server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]

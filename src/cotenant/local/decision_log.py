@@ -3,7 +3,6 @@
 """What the engine decided, as lines of a recording: jobs that came, why they waited, their placements, and how they
 ended."""
 
-import getpass
 import time
 from collections.abc import Iterable
 
@@ -16,6 +15,7 @@ from cotenant.history.decisions import Considered, DecisionRecorder
 from cotenant.history.quantities import TENANT, Entity
 from cotenant.history.store import History, HistoryError
 from cotenant.local.lifecycle import JobRecord, JobState
+from cotenant.local.owners import Owner
 from cotenant.wire.recording import Arrived, Ended
 
 
@@ -24,7 +24,6 @@ class DecisionLog:
 
     def __init__(self, recorder: DecisionRecorder | None, history: History | None) -> None:
         self._recorder, self._history = recorder, history
-        self._user = _user() if recorder is not None else ""
         self._refusals: dict[str, set[frozenset[str]]] = {}
         """the kinds of reasons with which each waiting job was refused"""
 
@@ -37,9 +36,10 @@ class DecisionLog:
         """A job left the queue without having been placed."""
         self._refusals.pop(job, None)
 
-    def queued(self, job: Job, name: str) -> None:
+    def queued(self, job: Job, name: str, owner: Owner) -> None:
         if self._recorder is not None:
-            self._recorder.job(Arrived(at=Seconds(time.time()), job=job, name=name, user=self._user))
+            arrived = Arrived(at=Seconds(time.time()), job=job, name=name, user=owner.user, team=owner.group)
+            self._recorder.job(arrived)
 
     def placed(self, policy: Policy, job: Job, placement: Placement, decision: Decision, cluster: Cluster) -> None:
         """A job is placed; `job` is as it was in the queue, and `cluster` is the one before the placement."""
@@ -113,10 +113,3 @@ class DecisionLog:
         except HistoryError:
             return None
         return min(10.0, max(0.0, points[0].mean)) if points else None
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # the user has no name
-        return ""

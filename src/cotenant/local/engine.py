@@ -58,6 +58,7 @@ from cotenant.local.metrics import DaemonMetrics
 from cotenant.local.mig import MigChanges
 from cotenant.local.mig_layouts import LayoutChanges
 from cotenant.local.mps_watch import MpsWatch
+from cotenant.local.owners import Owner, own_account
 from cotenant.local.pages import Pages
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.pruning import EndedJob, Pruner
@@ -221,12 +222,13 @@ class Engine:
 
     # Commands
 
-    def submit(self, request: JobRequest) -> JobView:
-        """Accepts a job durably, or refuses it at once if it could never run here."""
-        submitted = time.time()
+    def submit(self, request: JobRequest, owner: Owner | None = None) -> JobView:
+        """Accepts a job of a user durably (None: of the daemon's own), or refuses it at once if it could never run
+        here."""
+        owner, submitted = owner or own_account().owner, time.time()
         job, note = self._admission.admit("new", request, submitted), self._admission.note(request)
-        job_id = self._journal.submit(msgspec.json.encode(request), submitted)
-        self._enqueue(replace(job, id=job_id), request)
+        job_id = self._journal.submit(msgspec.json.encode(request), submitted, owner)
+        self._enqueue(replace(job, id=job_id), request, owner)
         self._learner.observe(job.demand)
         self.events.record("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
         if note is not None:
@@ -292,7 +294,7 @@ class Engine:
             raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
         job = self._admission.admit(record.id, request_of(record), record.submitted)
         _, change = self._apply(record, RetryRequested())
-        self._enqueue(job, request_of(record))
+        self._enqueue(job, request_of(record), record.owner)
         self._record(record.id, change)
         return self.queries.job(record.id)
 
@@ -636,9 +638,9 @@ class Engine:
             except JournalError as error:  # other jobs must not wait for that; `retry` of this one does
                 log_error(str(error))
 
-    def _enqueue(self, job: Job, request: JobRequest) -> None:
+    def _enqueue(self, job: Job, request: JobRequest, owner: Owner) -> None:
         self._queue.add(job)
-        self._decisions.queued(job, request.name or request.command[0].rpartition("/")[2])
+        self._decisions.queued(job, request.name or request.command[0].rpartition("/")[2], owner)
         self._wake.set()
 
     def _enqueue_after(self, pause_s: float, record: JobRecord) -> None:
@@ -660,7 +662,7 @@ class Engine:
         if record.id in self._unrecorded or record.id in self._holds:
             return
         if problem is None:
-            self._enqueue(self.queries.core_job(record), request_of(record))
+            self._enqueue(self.queries.core_job(record), request_of(record), record.owner)
         else:
             self.queries.set_aside[record.id] = problem
 

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from cotenant.errors import InputError
 from cotenant.local.endpoint import bounded_body, json_response, whole
 from cotenant.local.engine import Engine
+from cotenant.local.identity import caller_of
 from cotenant.local.queries import UnknownError
 from cotenant.metrics.page import CONTENT_TYPE
 from cotenant.wire.codec import decode
@@ -28,7 +29,7 @@ MOST_LISTED = 20_000
 
 
 async def submit(engine: Engine, request: Request) -> Response:
-    return json_response(engine.submit(decode_request(await bounded_body(request))), 201)
+    return json_response(engine.submit(decode_request(await bounded_body(request)), caller_of(request).owner), 201)
 
 
 async def jobs(engine: Engine, request: Request) -> Response:

@@ -22,6 +22,7 @@ import msgspec
 from cotenant.errors import CotenantError
 from cotenant.history.database import Kind, open_database, plain_errors
 from cotenant.local.lifecycle import STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
+from cotenant.local.owners import Owner, own_account
 from cotenant.local.supervisor import look_at
 from cotenant.node.ownership import problem_of_file
 
@@ -59,12 +60,30 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX jobs_by_state ON jobs (state, number);
     CREATE INDEX jobs_by_name ON jobs (name, number) WHERE name IS NOT NULL;
     """,
+    # Jobs belong to users. `open` fills in the owner of older jobs: the user of the daemon that accepted them.
+    """
+    CREATE TABLE newer (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT, state TEXT NOT NULL, submitted REAL NOT NULL, started REAL, ended REAL, slot TEXT,
+        outcome TEXT, code INTEGER, signal INTEGER, error TEXT, attempts INTEGER NOT NULL DEFAULT 0, reason TEXT,
+        forgiven INTEGER NOT NULL DEFAULT 0, stop TEXT,
+        uid INTEGER, gid INTEGER, user TEXT, user_group TEXT,
+        request BLOB NOT NULL);
+    INSERT INTO newer SELECT number, name, state, submitted, started, ended, slot,
+        outcome, code, signal, error, attempts, reason, forgiven, stop, NULL, NULL, NULL, NULL, request FROM jobs;
+    DROP TABLE jobs;
+    ALTER TABLE newer RENAME TO jobs;
+    CREATE INDEX jobs_by_state ON jobs (state, number);
+    CREATE INDEX jobs_by_name ON jobs (name, number) WHERE name IS NOT NULL;
+    CREATE INDEX jobs_by_user ON jobs (uid, number);
+    """,
 )
 """Step n migrates from schema version n to n + 1. Released steps never change."""
 
 COLUMNS = (
     "printf('j-%06d', number), state, submitted, started, ended, slot, "
-    "outcome, code, signal, error, attempts, reason, forgiven, stop, request"
+    "outcome, code, signal, error, attempts, reason, forgiven, stop, "
+    "uid, gid, user, user_group, request"
 )
 
 
@@ -99,10 +118,19 @@ class Journal:
         """Opens or creates a journal; one that is in use, damaged or of a newer version is refused and not changed."""
         lock = _take_lock(path)
         try:
-            return cls(path, lock, open_database(path, KIND))
+            journal = cls(path, lock, open_database(path, KIND))
+            journal._adopt_jobs_without_owner()
+            return journal
         except BaseException:
             os.close(lock)
             raise
+
+    def _adopt_jobs_without_owner(self) -> None:
+        """Earlier versions served one user only and stored no owner."""
+        if self._rows("SELECT 1 FROM jobs WHERE uid IS NULL LIMIT 1", ()):
+            with self._writing(durable=True):
+                update = "UPDATE jobs SET uid = ?, gid = ?, user = ?, user_group = ? WHERE uid IS NULL"
+                self._database.execute(update, own_account().owner)
 
     def close(self) -> None:
         """Closes it, so that another process can open it."""
@@ -124,17 +152,21 @@ class Journal:
 
     # Jobs
 
-    def submit(self, request: bytes, submitted: float) -> str:
-        """Stores a new job durably; its id."""
-        return self.submit_many([(request, submitted)])[0]
+    def submit(self, request: bytes, submitted: float, owner: Owner | None = None) -> str:
+        """Stores a new job of a user durably (None: of the daemon's own); its id."""
+        return self.submit_many([(request, submitted)], owner)[0]
 
-    def submit_many(self, requests: Sequence[tuple[bytes, float]]) -> list[str]:
+    def submit_many(self, requests: Sequence[tuple[bytes, float]], owner: Owner | None = None) -> list[str]:
         """Stores all of them or none, in this order."""
-        insert = "INSERT INTO jobs (name, state, submitted, request) VALUES (?, 'queued', ?, ?)"
+        insert = (
+            "INSERT INTO jobs (name, state, submitted, uid, gid, user, user_group, request) "
+            "VALUES (?, 'queued', ?, ?, ?, ?, ?, ?)"
+        )
+        whose = own_account().owner if owner is None else owner
         ids = []
         with self._writing(durable=True):
             for request, submitted in requests:
-                number = self._database.execute(insert, (_name_in(request), submitted, request)).lastrowid
+                number = self._database.execute(insert, (_name_in(request), submitted, *whose, request)).lastrowid
                 ids.append(_id_of(number or 0))
         return ids
 
@@ -365,6 +397,10 @@ _TYPES = {
     "reason": "'text', 'null'",
     "forgiven": "'integer'",
     "stop": "'text', 'null'",
+    "uid": "'integer'",
+    "gid": "'integer'",
+    "user": "'text'",
+    "user_group": "'text'",
     "request": "'blob'",
 }
 """of the values in each column: SQLite itself stores any type in any column"""

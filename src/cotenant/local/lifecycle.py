@@ -18,6 +18,7 @@ import msgspec
 from cotenant.core.model import Gpus, Job, Placement
 from cotenant.core.units import MilliGpu
 from cotenant.errors import CotenantError
+from cotenant.local.owners import Owner
 from cotenant.local.supervisor import Exit
 from cotenant.wire.local import JobRequest, demand_of
 
@@ -90,7 +91,16 @@ class JobRecord(NamedTuple):
     """attempts that do not count against its retries: it was evicted or reverted, or another run was requested"""
     stop: str | None
     """why it was asked to end, a value of `Stop`"""
+    uid: int
+    gid: int
+    user: str
+    group: str
     request: bytes
+
+    @property
+    def owner(self) -> Owner:
+        """The user who submitted it."""
+        return Owner(self.uid, self.gid, self.user, self.group)
 
 
 class Columns(TypedDict, total=False):

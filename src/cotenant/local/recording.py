@@ -64,4 +64,4 @@ def _tenant(job: JobView, limit: float | None) -> Sample:
         "batch": job.batch,
         "predicted_speed": job.predicted,
     }
-    return Sample(Entity(TENANT, job.id), values)
+    return Sample(Entity(TENANT, job.id, owner=job.user), values)

@@ -56,6 +56,7 @@ def job_view(
         request = _RequestSummary([record.id])  # it cannot be read; the job is set aside, or has ended
     return JobView(
         id=record.id,
+        user=record.user,
         name=request.name or request.command[0].rpartition("/")[2],
         state=record.state,
         submitted=record.submitted,

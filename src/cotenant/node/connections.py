@@ -49,7 +49,7 @@ async def shed_connections(server: Any, most: int, every_s: float) -> NoReturn:
         connections: list[Any] = sorted(server.server_state.connections, key=_is_idle)
         clients: dict[str, list[Any]] = {}
         for connection in connections:
-            clients.setdefault(connection.client[0] if connection.client else "", []).append(connection)
+            clients.setdefault(_client_of(connection), []).append(connection)
         for _ in range(len(connections) - most):
             max(clients.values(), key=len).pop().transport.abort()
 
@@ -128,6 +128,13 @@ def _drop_one(running: dict[asyncio.Task[None], _Handshake]) -> None:
     oldest = next(task for task, one in running.items() if one.client == client)
     oldest.cancel()
     running.pop(oldest).close_unused()
+
+
+def _client_of(connection: Any) -> str:
+    """The address of a client, or the user at the other end of a unix socket."""
+    if (peer := getattr(connection, "peer", None)) is not None:
+        return f"user {peer.uid}"
+    return connection.client[0] if connection.client else ""
 
 
 def _has_partial_head(connection: Any) -> bool:

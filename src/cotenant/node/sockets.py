@@ -88,11 +88,23 @@ class Listener:
             os.unlink(self._path)
 
 
+class Credentials(NamedTuple):
+    """Who connected to a unix socket, by the kernel's word."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def credentials_of(connection: socket.socket) -> Credentials:
+    """The credentials that the peer had when it connected."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return Credentials(*_CREDENTIALS.unpack(found))
+
+
 def peer_pid(connection: socket.socket) -> int:
     """The process ID of the peer, from the kernel."""
-    pid: int
-    pid, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return pid
+    return credentials_of(connection).pid
 
 
 class Peer(NamedTuple):

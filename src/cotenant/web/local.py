@@ -58,9 +58,9 @@ class LocalSource:
 
     group_word = None
 
-    def __init__(self, engine: Engine, user: str, host: str) -> None:
+    def __init__(self, engine: Engine, host: str) -> None:
         self._engine, self._queries = engine, engine.queries
-        self._user, self._host = user, host
+        self._host = host
         self._waiting: set[Subscription] = set()
         self._samples = Samples()
         recorder = engine.recorded_decisions
@@ -104,7 +104,7 @@ class LocalSource:
     def _row(self, job: JobView, names: Mapping[str, str]) -> JobRow:
         placed = self._queries.placed.get(job.id)
         limit = None if placed is None or placed.memory is None else MiB(placed.memory * len(placed.gpus))
-        return row_of(job, user=self._user, node=self._host, limit=limit, names=names)
+        return row_of(job, node=self._host, limit=limit, names=names)
 
     def _node(self, jobs: Mapping[str, JobView]) -> Node:
         node, usage = self._queries.node, self._queries.usage
@@ -136,7 +136,7 @@ class LocalSource:
         return Tenant(
             job=one.job,
             name=one.job if job is None else job.name,
-            user=None,
+            user=None if job is None else job.user,
             memory_mib=requested,
             memory_limit_mib=limit if limit > requested else None,
             used_mib=None if used is None else MiB(used),

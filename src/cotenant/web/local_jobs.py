@@ -47,13 +47,13 @@ def named(text: str, names: Mapping[str, str]) -> str:
     return "`".join(_JOB_ID.sub(name, part) if place % 2 == 0 else part for place, part in enumerate(parts))
 
 
-def row_of(job: JobView, *, user: str, node: str, limit: MiB | None, names: Mapping[str, str]) -> JobRow:
+def row_of(job: JobView, *, node: str, limit: MiB | None, names: Mapping[str, str]) -> JobRow:
     state = State.HELD if job.held else STATES.get(job.state, State.ENDED)
     ending = described_state(job) if state is State.ENDED else None
     return JobRow(
         id=job.id,
         name=job.name,
-        user=user,
+        user=job.user,
         state=state,
         ending=ending,
         failed=ending not in (None, "done", "cancelled"),

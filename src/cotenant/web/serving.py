@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of one machine as its daemon serves them."""
 
-import os
-import pwd
 import socket
 from functools import partial
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from cotenant.local.engine import Engine
+from cotenant.local.owners import own_account
 from cotenant.local.pages import MakePages
 from cotenant.web.app import application
 from cotenant.web.local import VERBS, LocalSource
@@ -25,11 +24,10 @@ class LocalPages:
     """The pages of one daemon: its application, and links to sign in."""
 
     def __init__(self, reports: Path | None, engine: Engine, state: Path, address: str) -> None:
-        user = _user()
         self._address = address
         hosts = HOSTS | {address.partition("//")[2].rpartition(":")[0]}
-        self._sessions = Sessions(user=user, key=session_key(state), hosts=hosts, verbs=VERBS)
-        source = LocalSource(engine, user, socket.gethostname())
+        self._sessions = Sessions(user=own_account().owner.user, key=session_key(state), hosts=hosts, verbs=VERBS)
+        source = LocalSource(engine, socket.gethostname())
         self.app: ASGIApp = ending_streams(
             application(Site(source=source, access=self._sessions, reports=reports)), engine.stopping
         )
@@ -41,10 +39,3 @@ class LocalPages:
 def local_pages(reports: Path | None) -> MakePages:
     """What makes the pages of a daemon."""
     return partial(LocalPages, reports)
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -100,6 +100,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """A job and its present state."""
 
     id: str
+    user: str = ""
+    """who submitted it"""
     name: str
     state: str
     submitted: float

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from cotenant.kube.agent.mps_messages import MOST_BYTES, Closed, Look, Ready, Re
 from cotenant.node.devices.nvml import open_backend
 from cotenant.node.mps import Mps
 from cotenant.node.mps_daemon import CONTROL, Modes
+from cotenant.node.sockets import credentials_of
 from cotenant.wire.text import printable
 
 SOCKET = "supervisor.sock"
@@ -35,7 +35,6 @@ PATIENCE_S = 10.0
 """In which the agent must have sent its request."""
 GRACE_S = 5.0
 """Between SIGTERM and SIGKILL of a client that has lost its server."""
-_PEER = struct.Struct("3i")
 
 
 class Supervisor:
@@ -165,8 +164,7 @@ def _serve_one(connection: socket.socket, supervisor: Supervisor) -> None:
     with connection:
         connection.settimeout(PATIENCE_S)
         try:
-            uid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
-            if uid != os.geteuid():
+            if credentials_of(connection).uid != os.geteuid():
                 return
             answer = supervisor.answer(msgspec.json.decode(read_line(connection), type=Request))
             connection.settimeout(None)

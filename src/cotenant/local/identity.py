@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The user who sent a request: the one behind the kernel's credentials of a connection, or behind a token."""
+
+import asyncio
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import Scope
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from cotenant.local.owners import Account, Owner, account_of
+from cotenant.node.sockets import Credentials, credentials_of
+
+PEER, CALLER = "peer", "caller"
+"""names in the state of a request"""
+KNOWN_S = 10.0
+"""how long names and groups of a user are remembered: the user database may be on another machine"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The user behind a request."""
+
+    owner: Owner
+    """of the jobs that the caller submits"""
+    groups: frozenset[str] = frozenset()
+    """names of all groups, that of `owner` included"""
+    administrator: bool = False
+
+    @property
+    def user(self) -> str:
+        return self.owner.user
+
+    def owns(self, owner: Owner) -> bool:
+        """Whether a job of this owner is the caller's own, or the caller is an administrator."""
+        return self.administrator or owner.uid == self.owner.uid
+
+
+class PeerProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's protocol, which also tells the application who connected to a unix socket."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        self.peer = credentials_of(connection) if connection.family == socket.AF_UNIX else None
+        self.app_state: dict[str, Any] = {**self.app_state, PEER: self.peer}
+
+
+class Callers:
+    """Identifies callers. The daemon's own user and root are administrators."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, Account]] = {}
+
+    def of_connection(self, scope: Scope) -> Caller:
+        """The user at the other end of the unix socket, which only the daemon's own user and root can open."""
+        peer: Credentials | None = scope.get("state", {}).get(PEER)
+        return self.of_uid(os.geteuid() if peer is None else peer.uid, None if peer is None else peer.gid)
+
+    def of_uid(self, uid: int, gid: int | None = None) -> Caller:
+        """A user by number; `gid` names the primary group of a user that the user database does not have."""
+        at, found = self._known.get(uid, (0.0, None))
+        if found is None or time.monotonic() - at > KNOWN_S:
+            found = account_of(uid, gid)
+            self._known[uid] = time.monotonic(), found
+        return Caller(owner=found.owner, groups=found.groups, administrator=uid in (os.geteuid(), 0))
+
+
+def caller_of(request: Request) -> Caller:
+    """The user behind a request. The application has identified it before a handler is called."""
+    caller = request.state._state[CALLER]
+    assert isinstance(caller, Caller)
+    return caller

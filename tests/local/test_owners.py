@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every job has an owner: the user who submitted it, by the kernel's word and in the journal."""
+
+import asyncio
+import os
+import pwd
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cotenant.errors import InputError
+from cotenant.history.decisions import DecisionRecorder, begin_line
+from cotenant.history.segments import FolderSegments
+from cotenant.local import api
+from cotenant.local.identity import PEER, Callers
+from cotenant.local.journal import MIGRATIONS, Journal
+from cotenant.local.owners import Owner, account_named, account_of, own_account
+from cotenant.node.sockets import Credentials
+from cotenant.wire.local import JobRequest
+from tests.local.asgi_client import request
+from tests.local.daemon import Daemon
+from tests.local.engines import engine_on
+
+REQUEST = JobRequest(command=("train",), cwd="/")
+ADA = Owner(4_000_001, 4_000_002, "ada", "staff")
+
+
+def test_the_journal_keeps_the_owner_also_of_a_user_who_is_gone(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.db") as journal:
+        journal.submit_many([(b"{}", 1.0), (b"{}", 2.0)], ADA)
+        journal.submit(b"{}", 3.0)
+    with Journal.open(tmp_path / "journal.db") as journal:
+        assert [job.owner for job in journal.jobs()] == [ADA, ADA, own_account().owner]
+
+
+def test_jobs_of_an_earlier_version_belong_to_the_user_of_the_daemon(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.executescript(f"{MIGRATIONS[0]}; {MIGRATIONS[1]}; PRAGMA user_version = 2;")
+    database.execute("INSERT INTO jobs (state, submitted, request) VALUES ('queued', 1.0, ?)", (b"{}",))
+    database.commit()
+    database.close()
+    with Journal.open(tmp_path / "journal.db") as journal:
+        assert [job.owner for job in journal.jobs()] == [own_account().owner]
+
+
+def test_a_user_is_found_by_number_and_by_name() -> None:
+    entry = pwd.getpwuid(os.getuid())
+    assert account_of(entry.pw_uid).owner.user == entry.pw_name
+    assert account_named(entry.pw_name) == account_of(entry.pw_uid)
+    assert account_of(4_000_001, 4_000_002).owner == Owner(4_000_001, 4_000_002, "4000001", "4000002")
+    with pytest.raises(InputError, match="no user 'nobody-has-this-name' on this machine"):
+        account_named("nobody-has-this-name")
+
+
+def test_the_caller_is_the_peer_of_the_connection() -> None:
+    callers = Callers()
+    stranger = callers.of_connection({"state": {PEER: Credentials(1, 4_000_001, 4_000_002)}})
+    assert (stranger.owner.uid, stranger.owner.gid, stranger.administrator) == (4_000_001, 4_000_002, False)
+    own = callers.of_connection({"state": {PEER: Credentials(1, os.geteuid(), os.getegid())}})
+    assert (own.administrator, own.owner) == (True, own_account().owner)
+    assert (own.owns(ADA), stranger.owns(own.owner), stranger.owns(stranger.owner)) == (True, False, True)
+
+
+def test_a_job_and_its_record_show_the_user(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorder = DecisionRecorder(
+            FolderSegments(tmp_path / "decisions"), lambda: begin_line(0.0, "local", "binpack", "fifo", True), print
+        )
+        with engine_on(tmp_path, decisions=recorder) as (engine, _):
+            engine.recover()
+            engine.submit(REQUEST, ADA)
+            answer = await request(api.application(engine), "POST", "/v1/jobs", msgspec.json.encode(REQUEST))
+            assert [job.user for job in engine.queries.jobs((), 9, None)] == ["ada", own_account().owner.user]
+            assert answer.json()["user"] == own_account().owner.user
+        lines = [msgspec.json.decode(line) for line in recorder.lines(0)]
+        recorder.close()
+        assert [line["user"] for line in lines if "user" in line] == ["ada", own_account().owner.user]
+
+    asyncio.run(run())
+
+
+def test_the_real_daemon_reads_the_credentials_of_its_socket(daemon: Daemon) -> None:
+    assert daemon.submit("true").user == own_account().owner.user
