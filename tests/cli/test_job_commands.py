@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.jobs import cancelled_text
+from cotenant.cli.cancel import cancelled_text
 from cotenant.cli.output import ago
 from cotenant.local.supervisor import Log
 from cotenant.wire.local import JobView
@@ -115,6 +115,24 @@ def test_several_jobs_are_cancelled_at_once_with_a_line_for_each(daemon: Daemon,
     again = run("cancel", queued, "j-999999", env=env)
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.splitlines()[0] == f"cotenant: {queued} has already ended (cancelled)"
+
+
+def test_jobs_are_selected_by_their_state(daemon: Daemon, env: dict[str, str]) -> None:
+    running = daemon.submit("sleep", "600").id
+    until(lambda: daemon.job(running).state == "running")
+    first, second = waiting_job(daemon), waiting_job(daemon)
+    done = run("cancel", "--state", "queued", env=env)
+    removed = "was removed from the queue; it had not started"
+    assert done.stdout.splitlines() == [f"{second} {removed}", f"{first} {removed}"]
+    assert daemon.job(running).state == "running"
+    left = json.loads(run("cancel", "--all", "-o", "json", env=env).stdout)
+    assert [(job["id"], job["state"]) for job in left] == [(running, "cancelled")]
+    assert run("cancel", "--all", "-o", "json", env=env).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("words", [(), ("j-000001", "--all"), ("--state", "failed")])
+def test_a_selection_without_jobs_to_cancel_is_refused(env: dict[str, str], words: tuple[str, ...]) -> None:
+    assert "expected some of queued" in (line := refusal("cancel", *words, env=env)) or "--all or --state" in line
 
 
 @pytest.mark.parametrize("end", ["daemon", "interrupt"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cotenant.cli.jobs import exit_code
+from cotenant.cli.wait import exit_code
 from cotenant.wire.local import JobView
 from tests.cli.command import START, environment, refusal, run
 from tests.local.daemon import Daemon, until
@@ -126,6 +126,44 @@ def test_wait_exits_as_the_job_did(env: dict[str, str]) -> None:
     assert wait_code(env, "/no/such/program") not in (0, 2, 3, 4, 5)
 
 
+def test_wait_exits_as_the_first_job_that_failed(daemon: Daemon, env: dict[str, str]) -> None:
+    well, badly = daemon.submit("true").id, daemon.submit("sh", "-c", "exit 3").id
+    done = run("wait", well, badly, env=env)
+    assert done.returncode == 3
+    first, second = done.stdout.splitlines()
+    assert first.startswith(f"{well} is done")
+    assert second.startswith(f"{badly} failed with exit code 3")
+    assert run("wait", well, env=env).returncode == 0
+    assert run("wait", "j-999999", env=env).returncode == 4
+
+
+def test_wait_ends_at_its_timeout(env: dict[str, str], nap: str) -> None:
+    done = run("wait", "--timeout", "1s", nap, env=env)
+    assert (done.returncode, done.stdout) == (124, f"{nap} is running: it has not ended in time\n")
+
+
+def test_the_time_limit_is_the_outcome_of_a_job(daemon: Daemon, env: dict[str, str]) -> None:
+    done = run("submit", "--time", "1s", "--retries", "3", "--memory", "10MiB", "--wait", "--", "sleep", "600", env=env)
+    job = done.stdout.strip()
+    assert done.returncode == 124
+    assert (daemon.job(job).outcome, daemon.job(job).attempts) == ("time-limit", 1)
+    assert "was ended at its time limit" in run("why", job, env=env).stdout
+    assert job in run("jobs", "--state", "time-limit", env=env).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--time", "0s"), "--time 0s: expected a run time of 1s to 365d, for example 45m, 2h or 3d"),
+        (("--time", "soon"), "--time soon: expected a run time of 1s to 365d, for example 45m, 2h or 3d"),
+        (("--warn", "5m"), "--warn: expected a time before the end of --time, which is needed too"),
+        (("--time", "1m", "--warn", "5m"), "--warn: expected a time before the end of --time, which is needed too"),
+    ],
+)
+def test_impossible_time_limits_are_refused(env: dict[str, str], options: tuple[str, ...], sentence: str) -> None:
+    assert refusal("submit", *options, "--", "true", env=env) == sentence
+
+
 @pytest.mark.parametrize(
     ("how", "code"),
     [
@@ -133,6 +171,8 @@ def test_wait_exits_as_the_job_did(env: dict[str, str]) -> None:
         ({"state": "finished", "outcome": "out-of-memory", "signal": 9}, 137),
         ({"state": "cancelled", "outcome": "cancelled"}, 130),
         ({"state": "cancelled"}, 130),
+        ({"state": "finished", "outcome": "time-limit", "code": 0}, 124),
+        ({"state": "running"}, 124),
         ({"state": "interrupted", "outcome": "interrupted"}, 1),
         ({"state": "lost", "outcome": "lost"}, 1),
     ],

@@ -4,6 +4,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -29,7 +30,7 @@ from cotenant.local.lifecycle import (
     WrongStateError,
     step,
 )
-from cotenant.local.supervisor import Exit
+from cotenant.local.supervisor import Exit, Outcome
 from cotenant.wire.local import JobRequest, job_of
 
 REQUEST = JobRequest(command=("train",), cwd="/", retries=1)
@@ -58,7 +59,7 @@ EVENTS = some.one_of(
     some.sampled_from(Stop).map(StopRequested),
     some.booleans().map(Disappeared),
     some.tuples(
-        some.sampled_from(("exited", "signalled", "out-of-memory", "cancelled", "exec-failed", "interrupted")),
+        some.sampled_from(get_args(Outcome)),
         some.sampled_from((None, 0, 1)),
     ).map(lambda pair: ended(*pair)),
 )
@@ -79,6 +80,7 @@ EVENTS = some.one_of(
         (record(JobState.RUNNING, attempts=2), ended(code=1), JobState.FINISHED, "finished"),
         (record(JobState.RUNNING, attempts=2, forgiven=1), ended(code=1), JobState.QUEUED, "retrying"),
         (record(JobState.RUNNING), ended("out-of-memory", None), JobState.QUEUED, "retrying"),
+        (record(JobState.RUNNING), ended("time-limit", 1), JobState.FINISHED, "finished"),
         (record(JobState.RUNNING), ended("cancelled", None), JobState.CANCELLED, "cancelled"),
         (record(JobState.RUNNING, stop=Stop.EVICT), ended("cancelled", None), JobState.QUEUED, "evicted"),
         (record(JobState.RUNNING, stop=Stop.REVERT), ended("cancelled", None), JobState.QUEUED, "reverted"),

@@ -186,6 +186,28 @@ def test_cancelling_kills_what_does_not_end(start: Start) -> None:
     assert end.error == "did not end within 0.2 s of SIGTERM: killed"
 
 
+def test_the_time_limit_asks_a_job_to_end_and_says_so(start: Start) -> None:
+    script = "trap 'exit 7' TERM; while :; do sleep 0.05; done"
+    end = end_of(start(["sh", "-c", script], time_s=0.3, grace_s=PATIENCE_S))
+    assert (end.outcome, end.code, end.error) == ("time-limit", 7, "ran for its time limit of 0.3 s")
+
+
+def test_a_job_that_ignores_its_time_limit_is_killed(start: Start) -> None:
+    end = end_of(start(["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], time_s=0.2, grace_s=0.1))
+    assert (end.outcome, end.signal) == ("time-limit", signal.SIGKILL)
+    assert end.error == "ran for its time limit of 0.2 s; did not end within 0.1 s of SIGTERM: killed"
+
+
+def test_a_warning_comes_before_the_time_limit(start: Start) -> None:
+    script = "trap 'echo warned; exit 0' USR1; echo ready; while :; do sleep 0.05; done"
+    folder = start(["sh", "-c", script], time_s=PATIENCE_S + 2, warn_s=PATIENCE_S)
+    assert (end_of(folder).outcome, output_of(folder).split()) == ("exited", ["ready", "warned"])
+
+
+def test_a_job_that_ends_in_time_does_not_notice_its_limit(start: Start) -> None:
+    assert end_of(start(["true"], time_s=PATIENCE_S, warn_s=1.0)).outcome == "exited"
+
+
 def test_a_job_whose_memory_another_job_needs_has_a_short_grace(start: Start) -> None:
     folder = start(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"], grace_s=PATIENCE_S)
     until(lambda: "ready" in output_of(folder), "the job")

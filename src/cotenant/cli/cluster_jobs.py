@@ -24,7 +24,7 @@ MACHINE, KUBERNETES = "machine", "kubernetes"
 POLL_S = 0.5
 ONLY_CLUSTER = ("image", "array", "replicas", "dry_run")
 """options of `submit` that have no meaning on one machine"""
-ONLY_MACHINE = ("batch", "batch_range", "floor", "env_none", "cwd", "latency", "no_revert")
+ONLY_MACHINE = ("batch", "batch_range", "floor", "env_none", "cwd", "latency", "no_revert", "time", "warn")
 """options of `submit` that have no meaning in a cluster"""
 
 
@@ -181,6 +181,26 @@ def logs(
         await write_logs(client, pods, write, note, follow=follow, tail=tail)
 
     in_cluster(work, *where)
+
+
+def wait_for(where: Where, name: str, most_s: float) -> "JobView":
+    """The job when it has ended, or as it is after `most_s`."""
+    from cotenant.kube.deploy.jobs import one_job
+    from cotenant.kube.deploy.pods import check_name
+    from cotenant.wire.local import ENDED
+
+    check_name(name)
+
+    async def work(client: "Client", namespace: str) -> "JobView":
+        import asyncio
+        import time
+
+        until = time.monotonic() + most_s
+        while (view := await one_job(client, namespace, name)).state not in ENDED and time.monotonic() < until:
+            await asyncio.sleep(POLL_S)
+        return view
+
+    return in_cluster(work, *where)
 
 
 def cancel(where: Where, name: str, *, wait: bool) -> "JobView":

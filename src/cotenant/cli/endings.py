@@ -30,6 +30,8 @@ def ending(
             return f"{job} was ended by {_signal_name(number)}{ran}{'' if _is_plain(error) else because}"
         case "out-of-memory":
             return f"{job} ran out of memory{ran}{because}"
+        case "time-limit":
+            return f"{job} was ended at its time limit{ran}{because}"
         case "exec-failed":
             return f"{job} could not be started{because}"
         case "interrupted":

@@ -1,34 +1,29 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The commands for jobs on one machine: submit, jobs, show, logs, cancel and retry."""
+"""The commands for jobs on one machine: submit, jobs, show, logs and retry."""
 
-import math
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
 
 from cotenant.cli import cluster_jobs
-from cotenant.cli.client import Client, NoDaemonError, at
+from cotenant.cli.client import Client, at
 from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_option, on_options
 from cotenant.cli.endings import ending_of
-from cotenant.cli.options import CommandOfWords, complete_files, complete_states, job_argument, output_option
-from cotenant.cli.output import ago, aligned, emit, note, or_dash, print_error, render, write_output
+from cotenant.cli.options import CommandOfWords, complete_files, job_argument, output_option, state_option
+from cotenant.cli.output import ago, aligned, duration_text, emit, note, or_dash, render, write_output
 from cotenant.cli.pods import ask_about_pod, is_pod, pod_details, pod_options
 from cotenant.cli.request import encoded, request_of, request_options
-from cotenant.errors import CotenantError
-from cotenant.wire.local import ENDED, WAITING_OR_ACTIVE, JobView, decode_states, described_state
+from cotenant.cli.wait import exit_code, wait_for
+from cotenant.wire.local import ENDED, JobView, decode_states, described_state
 from cotenant.wire.text import counted, printable
 
-POLL_S = 0.2
-CANCEL_MARGIN_S = 5.0
-"""beyond its grace period, that `cancel` waits for the end of a job"""
 COLUMNS = (
     ("ID", lambda job: job.id, False),
     ("USER", lambda job: job.user, False),
@@ -58,16 +53,6 @@ Examples:
   cotenant logs -f j-000001
   cotenant logs --tail 20 --attempt 1 j-000001
 """
-CANCEL_EPILOG = """\b
-Examples:
-  cotenant cancel j-000001
-  cotenant cancel j-000001 j-000002 nap
-"""
-
-
-def checked_states(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    """Checks a list of states such as `queued, running`, and removes spaces and empty parts."""
-    return ",".join(decode_states(text))
 
 
 # Options after the first word of the command are those of the command.
@@ -118,32 +103,8 @@ def submit(
             raise
 
 
-def wait_for(client: Client, job: str, most_s: float = math.inf) -> JobView:
-    """The job when it has ended, or as it is after `most_s`."""
-    until = time.monotonic() + most_s
-    while (view := client.get(f"/v1/jobs/{at(job)}", JobView)).state not in ENDED and time.monotonic() < until:
-        time.sleep(POLL_S)
-    return view
-
-
-def exit_code(job: JobView) -> int:
-    """The exit code as a shell reports it: the job's own, 128 + signal, 137 if out of memory, 130 if cancelled."""
-    if job.outcome == "exited" or job.outcome == "exec-failed":
-        return job.code if job.code is not None else 1
-    if job.outcome == "signalled" and job.signal is not None:
-        return 128 + job.signal
-    return {"out-of-memory": 137, "cancelled": 130}.get(job.outcome or job.state, 1)
-
-
 @click.command(epilog="\b\nExample:\n  cotenant jobs --state queued,running -o wide\n")
-@click.option(
-    "--state",
-    default="",
-    metavar="queued,failed,…",
-    callback=checked_states,
-    shell_complete=complete_states,
-    help="Show only jobs in these states, in the words of the table.",
-)
+@state_option("Show only jobs in these states, in the words of the table.")
 @click.option(
     "--limit", type=click.IntRange(1, 20_000), default=1000, show_default=True, help="Largest number of jobs to show."
 )
@@ -231,80 +192,6 @@ def _note_beginning(headers: Mapping[bytes, bytes]) -> None:
     missing = int(headers.get(b"cotenant-log-offset", b"0"))
     if missing:
         click.echo(f"the output begins in the middle: the first {missing:,} bytes are no longer kept", err=True)
-
-
-class Cancelled(NamedTuple):
-    """A job that was cancelled, its grace period, and until when `cancel` waits for its end."""
-
-    view: JobView
-    grace_s: float
-    until: float
-
-
-@click.command(epilog=CANCEL_EPILOG)
-@click.option("--no-wait", is_flag=True, help="Return at once. Default: when the jobs have ended.")
-@on_options
-@job_argument(*WAITING_OR_ACTIVE, several=True)
-@output_option
-def cancel(no_wait: bool, job: tuple[str, ...], output: str, on: str, **where: Any) -> None:
-    """Stops running jobs, or removes queued jobs from the queue, and says what became of each.
-
-    If a job cannot be cancelled, the others still are, and the exit code is that of the first error.
-    """
-    check_on(on, (), ())
-    client = Client() if on != KUBERNETES else None
-    cancelled, code = list[Cancelled](), 0
-    try:
-        for name in dict.fromkeys(job):
-            try:
-                one = _cancel(client, name) if client else _cancel_in_cluster(Where(**where), name, not no_wait)
-                cancelled.append(one)
-            except NoDaemonError:
-                raise
-            except CotenantError as error:
-                print_error(str(error))
-                code = code or error.exit_code
-        if not no_wait and client is not None:
-            for number, one in enumerate(cancelled):
-                cancelled[number] = _wait_for_end(client, one)
-    except (CotenantError, KeyboardInterrupt):  # the jobs are cancelled all the same: say what is known of them
-        if cancelled:
-            _print_cancelled(cancelled, len(job) > 1, output)
-        raise
-    if cancelled or len(job) > 1:
-        _print_cancelled(cancelled, len(job) > 1, output)
-    sys.exit(code)
-
-
-def _print_cancelled(cancelled: Sequence[Cancelled], several: bool, output: str) -> None:
-    views = [one.view for one in cancelled]
-    text = "".join(f"{printable(cancelled_text(one.view, one.grace_s))}\n" for one in cancelled)
-    render(views if several else views[0], output, lambda wide: click.echo(text, nl=False))
-
-
-def _cancel(client: Client, job: str) -> Cancelled:
-    view = client.post(f"/v1/jobs/{at(job)}/cancel", JobView)
-    grace = 0.0 if view.request is None else view.request.grace_s
-    return Cancelled(view, grace, time.monotonic() + grace + CANCEL_MARGIN_S)
-
-
-def _cancel_in_cluster(where: Where, job: str, wait: bool) -> Cancelled:
-    return Cancelled(cluster_jobs.cancel(where, job, wait=wait), 0.0, time.monotonic())
-
-
-def _wait_for_end(client: Client, one: Cancelled) -> Cancelled:
-    if one.view.state in ENDED:
-        return one
-    return one._replace(view=wait_for(client, one.view.id, one.until - time.monotonic()))
-
-
-def cancelled_text(job: JobView, grace_s: float) -> str:
-    """What became of a job that was cancelled."""
-    if job.state not in ENDED:
-        return f"{job.id} was sent SIGTERM and has not ended yet; SIGKILL follows after {grace_s:g} s"
-    if job.state != "cancelled":
-        return f"{ending_of(job)}; it was not cancelled"
-    return ending_of(job) if job.started is not None else f"{job.id} was removed from the queue; it had not started"
 
 
 @click.command(epilog="\b\nExamples:\n  cotenant retry j-000001\n  cotenant retry --on kubernetes train\n")
@@ -395,5 +282,7 @@ FORMATS: Mapping[str, Callable[[Any], list[str]]] = {
     "utilisation": lambda percent: [f"{percent:.0f}%"],
     "memory_used_mib": lambda memory: [f"{memory} MiB"],
     "grace_s": lambda seconds: [f"{seconds:g} s"],
+    "time_s": lambda seconds: [duration_text(seconds)],
+    "warn_s": lambda seconds: [f"{duration_text(seconds)} before the time limit"],
 }
 """fields that need more than `_text` to be readable, mostly because of their unit"""

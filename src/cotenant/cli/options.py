@@ -70,6 +70,25 @@ def job_argument(*states: str, required: bool = True, several: bool = False) -> 
     )
 
 
+def state_option(text: str) -> Callable[[F], F]:
+    """`--state`: a list of states such as `queued,failed`."""
+    return click.option(
+        "--state",
+        default="",
+        metavar="queued,failed,…",
+        callback=_checked_states,
+        shell_complete=complete_states,
+        help=text,
+    )
+
+
+def _checked_states(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """Checks a list of states, and removes spaces and empty parts."""
+    from cotenant.wire.local import decode_states
+
+    return ",".join(decode_states(text))
+
+
 def gpu_argument(command: F) -> F:
     """A GPU by index or UUID."""
     return click.argument("gpu", shell_complete=_complete_gpus)(command)

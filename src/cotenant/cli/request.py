@@ -95,6 +95,18 @@ OPTIONS = (
         callback=length,
         help="Expected run time. A short job may start before a large one that waits.",
     ),
+    click.option(
+        "--time",
+        metavar="2h",
+        callback=length,
+        help="Longest time of one run. Then the job gets SIGTERM, and SIGKILL after --grace.",
+    ),
+    click.option(
+        "--warn",
+        metavar="5m",
+        callback=length,
+        help="Send SIGUSR1 to the first process of the job this long before the end of --time.",
+    ),
     click.option("--name", callback=job_name, help="Job name, usable instead of the ID."),
     click.option(
         "--batch", type=click.IntRange(1, 1 << 24), help="Initial batch size, for scripts that use the job library."
@@ -129,7 +141,7 @@ OPTIONS = (
         callback=finite,
         default=10.0,
         show_default=True,
-        help="Seconds between SIGTERM and SIGKILL on cancellation.",
+        help="Seconds between SIGTERM and SIGKILL on cancellation, and at the time limit.",
     ),
     click.option("--workload", metavar="NAME", help="Workload name under which speeds are profiled and predicted."),
     click.option(
@@ -158,6 +170,8 @@ def request_of(
     exclusive: bool,
     priority: int,
     estimate: float | None,
+    time: float | None,
+    warn: float | None,
     name: str | None,
     batch: int | None,
     batch_range: str | None,
@@ -192,6 +206,8 @@ def request_of(
         grace_s=grace,
         workload=workload,
         estimate_s=estimate,
+        time_s=time,
+        warn_s=warn,
         latency_s=latency,
         revert=not no_revert,
     )

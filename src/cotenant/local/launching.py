@@ -158,6 +158,8 @@ def supervision(
         contain=None if contain is None else str(contain),
         partition=None if partition is None else str(partition),
         grace_s=request.grace_s,
+        time_s=request.time_s,
+        warn_s=request.warn_s,
         max_processes=MOST_PROCESSES,
         open_files=OPEN_FILES,
     )

@@ -278,8 +278,8 @@ def _requeued(reason: str, forgiven: int) -> Columns:
 
 
 def failed(end: Exit) -> bool:
-    """Whether a retry may follow: not after a cancellation, nor after a shutdown of the machine."""
-    return end.code != 0 if end.outcome == "exited" else end.outcome not in ("cancelled", "interrupted")
+    """Whether a retry may follow: not after a cancellation, the time limit, or a shutdown of the machine."""
+    return end.code != 0 if end.outcome == "exited" else end.outcome not in ("cancelled", "time-limit", "interrupted")
 
 
 # The columns `request` and `slot`

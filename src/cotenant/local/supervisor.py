@@ -55,7 +55,7 @@ THOROUGH_S = 10.0  # between two checks that read every process again
 RECLAIM_GRACE_S = 1.0  # between SIGTERM and SIGKILL of a job whose memory another job needs, at most
 SLOT_S = 0.1  # length of a slot of the stop-and-continue share
 
-Outcome = Literal["exited", "signalled", "out-of-memory", "cancelled", "exec-failed", "interrupted"]
+Outcome = Literal["exited", "signalled", "out-of-memory", "time-limit", "cancelled", "exec-failed", "interrupted"]
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -79,6 +79,8 @@ class Spec(NamedTuple):
     open_files: int | None = None
     contain: str | None = None
     partition: str | None = None
+    time_s: float | None = None
+    warn_s: float | None = None
 
 
 class Exit(NamedTuple):
@@ -522,6 +524,8 @@ class Supervision:
         self.peak = 0
         self.cause: tuple[Outcome, str | None] | None = None  # why we ended it; None: it ended by itself
         self.kill_at: float | None = None
+        self.warn_at: float | None = None
+        self.end_at: float | None = None
         self.check_at = 0.0
         self.lazy_s = TICK_S
         self.refresh_at = 0.0
@@ -559,6 +563,9 @@ class Supervision:
         except OSError as error:
             self.cause = ("exec-failed", f"cannot record the start in {self.dir}: {error.strerror}")
         os.close(go)
+        if self.spec.time_s is not None:
+            self.end_at = time.monotonic() + self.spec.time_s
+            self.warn_at = None if self.spec.warn_s is None else self.end_at - self.spec.warn_s
         if self.spec.share_percent is not None and self.spec.share_percent < 100:
             cores = len(self.spec.cpus or os.sched_getaffinity(0))
             self.share = Share(self.spec.share_percent, cores, time.monotonic())
@@ -566,12 +573,9 @@ class Supervision:
     def run(self) -> None:
         """Runs until the first process has ended."""
         while self.leader and self.wait_status is None:
-            due = [self.check_at]
-            if self.kill_at is not None:
-                due.append(self.kill_at)
-            if self.share is not None:
-                due.append(self.share.due)
-            self.handle(max(min(due) - time.monotonic(), 0.0))
+            share_due = None if self.share is None else self.share.due
+            due = (self.check_at, self.kill_at, self.warn_at, self.end_at, share_due)
+            self.handle(max(min(at for at in due if at is not None) - time.monotonic(), 0.0))
             self.act(time.monotonic())
 
     def act(self, now: float) -> None:
@@ -581,6 +585,11 @@ class Supervision:
         if self.kill_at is not None and now >= self.kill_at:  # before the check, which postpones it
             signal_job(self.tree, self.leader, signal.SIGKILL)
             self.kill_at = now + TICK_S  # repeated until no process is left that could fork
+        if self.warn_at is not None and now >= self.warn_at:
+            self.warn_at = None
+            send(self.leader, self.tree.members.get(self.leader, 0), signal.SIGUSR1)
+        if self.end_at is not None and now >= self.end_at:
+            self.ask_to_end("time-limit", f"ran for its time limit of {self.spec.time_s:g} s", self.spec.grace_s)
         if now >= self.check_at:
             self.check(now)
         if self.share is not None and now >= self.share.due:
@@ -630,10 +639,18 @@ class Supervision:
         return True
 
     def cancel(self, sender: int, most_s: float) -> None:
+        """Asks the job to end because the machine goes down, or because it was cancelled."""
+        if machine_going_down(sender):
+            self.ask_to_end("interrupted", "the machine went down", most_s)
+        else:
+            self.ask_to_end("cancelled", None, most_s)
+
+    def ask_to_end(self, outcome: Outcome, error: str | None, most_s: float) -> None:
         """Asks the job to end; it is killed when the grace period is over, after `most_s` seconds at most."""
+        self.warn_at = self.end_at = None
         if self.cause is not None or self.wait_status is not None:
             return
-        self.cause = ("interrupted", "the machine went down") if machine_going_down(sender) else ("cancelled", None)
+        self.cause = (outcome, error)
         self.share = None
         self.grace_s = min(self.spec.grace_s, most_s)
         self.kill_at = time.monotonic() + self.grace_s
@@ -689,8 +706,9 @@ class Supervision:
         outcome, error = self.cause or self.own_end(code or 0)
         if outcome == "exec-failed":
             code = 127
-        if outcome == "cancelled" and code == -signal.SIGKILL:
-            error = f"did not end within {self.grace_s:g} s of SIGTERM: killed"
+        if outcome in ("cancelled", "time-limit") and code == -signal.SIGKILL:
+            late = f"did not end within {self.grace_s:g} s of SIGTERM: killed"
+            error = late if error is None else f"{error}; {late}"
         number = -code if code is not None and code < 0 else None
         peak, dropped = -(-self.peak // MIB), self.log.dropped
         return Exit(outcome, None if number else code, number, error, self.started, ended, peak, dropped)

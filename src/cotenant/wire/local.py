@@ -39,7 +39,7 @@ Word = Annotated[str, Meta(min_length=1, max_length=32_768)]
 Workload = Annotated[str, Meta(min_length=1, max_length=200)]
 WAITING_OR_ACTIVE = ("queued", "starting", "running")
 ENDED = ("finished", "cancelled", "interrupted", "lost")
-ENDINGS = ("done", "failed", "signal", "out-of-memory", "exec-failed")
+ENDINGS = ("done", "failed", "signal", "out-of-memory", "time-limit", "exec-failed")
 """how a finished job ended, in the words of `described_state` without their numbers"""
 JOB_ID = re.compile(r"j-\d{1,18}", re.ASCII)
 _EXACT_ENDING = re.compile(r"failed \(\d{1,3}\)|signal \d{1,3}", re.ASCII)
@@ -73,6 +73,10 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """the speed below which tuning must not push it"""
     retries: Annotated[int, Meta(ge=0, le=100)] = 0
     grace_s: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
+    time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """the longest that one run may take: then it gets SIGTERM, and SIGKILL after `grace_s`"""
+    warn_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """before the end of `time_s`, when its first process gets SIGUSR1"""
     workload: Workload | None = None
     estimate_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     latency_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
@@ -323,6 +327,8 @@ def demand_of(request: JobRequest) -> Demand:
     """The demand of a request; InputError if the request contradicts itself."""
     if request.gpus == 0 and (request.memory or request.compute or request.mig):
         raise InputError("--gpus 0: memory, compute and MIG instances need at least 1 GPU")
+    if request.warn_s is not None and (request.time_s is None or request.warn_s >= request.time_s):
+        raise InputError("--warn: expected a time before the end of --time, which is needed too")
     memory, memory_limit = _memories(request.memory) if request.gpus else (Amount(), None)
     compute, compute_limit = _computes(request)
     if request.batch_range is not None:
@@ -348,12 +354,14 @@ def demand_of(request: JobRequest) -> Demand:
 
 
 def job_of(job_id: str, request: JobRequest, submitted: float) -> Job:
-    """The request as the core sees it."""
+    """The request as the core sees it. A job runs no longer than its time limit, so that limit is its estimate if it
+    has no other."""
+    estimate = request.time_s if request.estimate_s is None else request.estimate_s
     return Job(
         id=job_id,
         demand=demand_of(request),
         submitted=Seconds(submitted),
-        estimate=None if request.estimate_s is None else Seconds(request.estimate_s),
+        estimate=None if estimate is None else Seconds(estimate),
     )
 
 
