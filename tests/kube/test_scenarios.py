@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from cotenant.core.interference import Speed
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Link, Machine, Slot
 from cotenant.core.placement.deciding import Queue, decide
-from cotenant.core.sharing.speeds import Belief, TenantSet
+from cotenant.core.sharing.speeds import Basis, Belief, TenantSet
 from cotenant.core.units import WHOLE_MEMORY, Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Gate, Node, Pod
@@ -117,6 +117,9 @@ class Unqualified:
     def mildness(self, gpu_type: str, workload: str | None) -> float:
         (name,) = self._plain(TenantSet(gpu_type, (workload,))).workloads
         return self._belief.mildness(gpu_type, name)
+
+    def basis(self, pair: TenantSet) -> Basis:
+        return Basis.MEASURED
 
     def apart(self, company: TenantSet) -> bool:
         return self._belief.apart(self._plain(company))

@@ -124,6 +124,26 @@ def test_a_newcomer_that_does_no_harm_stays_and_its_speed_is_shown(tmp_path: Pat
     in_company(tmp_path, scene)
 
 
+def test_the_first_pair_is_tried_once_one_of_the_two_was_measured_alone(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with one_card(tmp_path) as (engine, journal):
+            resident, since = started(engine, workload="resident")
+            newcomer = engine.submit(request(workload="newcomer")).id
+            engine.schedule()
+            assert engine.queries.job(newcomer).state == "queued", "from two that were never alone nothing is learned"
+            learned: list[bool] = []
+            engine.interference.learned.subscribe(lambda: learned.append(True))
+            alone(engine, resident, since)
+            assert learned, "so that the queue is looked at again"
+            engine.schedule()
+            assert engine.queries.job(newcomer).state == "starting", "no other job waits"
+            together(engine, {resident: 20, newcomer: 40}, engine._tenants.placed[newcomer].since)
+            assert [event.job for event in events(journal, "reverting")] == [newcomer]
+            assert gain_expected(engine) < 0, "and the pair is not tried again"
+
+    asyncio.run(scene())
+
+
 def test_a_job_that_may_not_be_reverted_stays_whatever_it_does(tmp_path: Path) -> None:
     def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
         together(engine, {resident: 30, newcomer: 40}, since)

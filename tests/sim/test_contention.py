@@ -11,7 +11,7 @@ import pytest
 
 from cotenant.core.interference import ALONE, Speed
 from cotenant.core.model import Demand, Gpu, Job, Machine
-from cotenant.core.sharing.speeds import Belief, Predicted, Tabled, TenantSet, tenant_set_of
+from cotenant.core.sharing.speeds import Basis, Belief, Predicted, Tabled, TenantSet, tenant_set_of
 from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
@@ -135,6 +135,9 @@ class Recorder:
 
     def mildness(self, gpu_type: str, workload: str | None) -> float:
         return 1.0
+
+    def basis(self, pair: TenantSet) -> Basis:
+        return Basis.MEASURED
 
     def apart(self, company: TenantSet) -> bool:
         return False

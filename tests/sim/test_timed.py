@@ -81,6 +81,12 @@ def test_a_job_holds_its_gpu_while_it_starts_up() -> None:
     assert sorted_times(one, "jct") == pytest.approx([13, 20])
 
 
+@pytest.mark.parametrize("demand", [Demand(compute=MilliGpu(250)), Demand(compute=MilliGpu(0))])
+def test_without_a_world_the_sharing_policy_lets_no_job_wait_that_fits(demand: Demand) -> None:
+    four = [arrival(name, 0, 100, demand) for name in "abc"]
+    assert simulate("1x1", four, policy="cotenant").quantiles["wait"][100] == 0
+
+
 # Queue orders
 
 

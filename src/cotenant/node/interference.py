@@ -196,7 +196,9 @@ class InterferenceMonitor:
         if profile is None:
             self._reject(job, tenant, f"{measurement.samples} samples in {measurement.wall:.3g} s")
             return None
-        return self._profiles.add(profile, replace=replace)
+        stored = self._profiles.add(profile, replace=replace)
+        self.learned.send()  # now others can be measured beside it
+        return stored
 
     def _compare(self, gpu: int, measurements: Mapping[str, TenantMeasurement]) -> None:
         """Learns the speeds of tenants that share a GPU, then has the newest one judged with that knowledge."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from cotenant.core.interference import Signature, Speed
 from cotenant.core.interference.evaluation import Pair
 from cotenant.core.interference.predictor import ABSURD
-from cotenant.core.sharing.speeds import TenantSet, any_apart, mean_speed, tenant_set_of
+from cotenant.core.sharing.speeds import Basis, TenantSet, any_apart, mean_speed, tenant_set_of
 from cotenant.errors import InputError
 from cotenant.sim.traces import fields
 from cotenant.sim.traces.rows import Row, header, parsed
@@ -119,6 +119,9 @@ class Oracle:
             speed = mean_speed(self, card, workload, self._world.workloads(card))
             self._mildness[card, workload] = speed
         return speed
+
+    def basis(self, pair: TenantSet) -> Basis:
+        return Basis.MEASURED
 
     def apart(self, company: TenantSet) -> bool:
         return any_apart(self._world.apart, company)

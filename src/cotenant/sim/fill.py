@@ -19,6 +19,7 @@ from cotenant.core.model import Job, Machine
 from cotenant.core.placement.deciding import Decision, place_gang
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Policy, Ranker
+from cotenant.core.sharing.speeds import UNDISTURBED
 from cotenant.errors import InputError
 from cotenant.sim.metrics import Floats, FragmentationMeter, GpuRows
 from cotenant.sim.results import HeatMap, RunResult
@@ -103,8 +104,8 @@ def replay(
     """
     cluster = Cluster.of(ranked(machines, order.node_ranks))
     mix, inventory = mix_of(job.demand for job in jobs), inventory_of(machines)
-    learner = Learner(policy.removesuffix(ONLINE), inventory) if policy.endswith(ONLINE) else None
-    ranker = learner.ranker if learner else Ranker(build(policy, Knowledge(mix, inventory)), remember=4096)
+    learner = Learner(policy.removesuffix(ONLINE), inventory, belief=UNDISTURBED) if policy.endswith(ONLINE) else None
+    ranker = learner.ranker if learner else Ranker(build(policy, Knowledge(mix, inventory, UNDISTURBED)), remember=4096)
     meter, draw = FragmentationMeter(mix, cluster), Random(seed).randrange
     filled = Filled([], [], [], [])
     arrived = allocated = 0

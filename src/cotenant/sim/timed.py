@@ -31,7 +31,7 @@ from cotenant.core.queueing.backfill import Ends, Reservation
 from cotenant.core.queueing.fair import FairSettings, FairShares, gpus_taken
 from cotenant.core.queueing.preemption import find_preemptions
 from cotenant.core.sharing.gates import find_move
-from cotenant.core.sharing.speeds import Belief, Predicted
+from cotenant.core.sharing.speeds import UNDISTURBED, Belief, Predicted
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
@@ -88,7 +88,8 @@ class TimedRun:
         belief: Belief | None = None,
     ) -> None:
         machines = list(machines)
-        belief = Predicted() if belief is None else belief
+        if belief is None:  # without a world no job slows another one down, and the policy may know that
+            belief = Predicted() if world is not None else UNDISTURBED
         self._watches = watches
         self._timing = timing
         self._empty = self._cluster = Cluster.of(machines)

@@ -7,6 +7,7 @@ Version 1 is JSON with the core's own field names; fields at their defaults may 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from itertools import combinations
 
 import msgspec
 
@@ -17,7 +18,7 @@ from cotenant.core.model import Demand, Job, Machine, Slot, Tenant
 from cotenant.core.placement.policies import QUEUES, build_policy, queue_name
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.orders import company, demands_on
-from cotenant.core.sharing.speeds import TenantSet
+from cotenant.core.sharing.speeds import Basis, TenantSet
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent, Seconds
 from cotenant.errors import InputError
 
@@ -80,6 +81,8 @@ class RecordedCompany:
     speeds: tuple[Speed, ...]
     apart: bool = False
     """known not to fit into the GPU's memory together"""
+    basis: Basis = Basis.MEASURED
+    """what the speeds of two rest on"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +144,10 @@ class RecordedBelief:
     def mildness(self, card: str, workload: str | None) -> float:
         return self._mildness.get((card, workload), 1.0)
 
+    def basis(self, pair: TenantSet) -> Basis:
+        known = self._companies.get(pair)
+        return Basis.PREDICTED if known is None else known.basis
+
     def apart(self, company: TenantSet) -> bool:
         return company in self._companies and self._companies[company].apart
 
@@ -189,7 +196,13 @@ def beliefs(
     belief, sets = policy.known.belief, _companies(job, cluster)
     workloads = sorted({(one.gpu_type, name) for one in sets for name in one.workloads}, key=str)
     companies = (
-        RecordedCompany(card=one.gpu_type, workloads=one.workloads, speeds=belief.speeds(one), apart=belief.apart(one))
+        RecordedCompany(
+            card=one.gpu_type,
+            workloads=one.workloads,
+            speeds=belief.speeds(one),
+            apart=belief.apart(one),
+            basis=belief.basis(one) if len(one.workloads) == 2 else Basis.MEASURED,
+        )
         for one in sets
     )
     mildness = (
@@ -199,15 +212,15 @@ def beliefs(
 
 
 def _companies(job: Job, cluster: Cluster) -> list[TenantSet]:
-    """The tenants of each GPU as they are, and with the job added."""
-    found: dict[TenantSet, None] = {}
+    """The tenants of each GPU as they are, and with the job added, and all pairs of these."""
+    found: set[TenantSet] = set()
     for node in cluster:
         for gpu in range(len(node.compute)):
             there = demands_on(node, gpu)
             if there:
-                found[company(node, gpu, there)] = None
-                found[company(node, gpu, [*there, job.demand])] = None
-    return sorted(found, key=str)
+                found |= {company(node, gpu, there), company(node, gpu, [*there, job.demand])}
+    pairs = {TenantSet(one.gpu_type, two) for one in found for two in combinations(one.workloads, 2)}
+    return sorted(found | pairs, key=str)
 
 
 def encode(decision: RecordedDecision) -> bytes:

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.fragmentation.mix import Knowledge
+from cotenant.core.fragmentation.mix import Knowledge, inventory_of, spec_of
 from cotenant.core.interference import ALONE, Signature, Speed
 from cotenant.core.model import Demand, Placement, Reason
-from cotenant.core.placement.deciding import Queue, decide, judge_again
+from cotenant.core.placement.deciding import Queue, decide, judge_again, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.sharing.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, least_gain, worth_sharing
+from cotenant.core.sharing.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, PLACE, least_gain, worth_sharing
 from cotenant.core.sharing.objectives import demands_for, latency_at
-from cotenant.core.sharing.orders import by_gain, gain, low, mean, meek, promises
-from cotenant.core.sharing.speeds import Predicted, Tabled, TenantSet, tenant_set_of
+from cotenant.core.sharing.orders import by_gain, gain, low, mean, meek, promises, unhindered, untried
+from cotenant.core.sharing.speeds import FEW_ROWS, Basis, Predicted, Tabled, TenantSet, tenant_set_of
 from cotenant.core.units import MilliGpu, Percent, Seconds
 from tests.core.builders import card, cluster_with, job, machine, machine_of, node, placed
 from tests.properties.strategies import examples
@@ -65,6 +65,80 @@ def test_two_tenants_of_one_workload_are_told_apart_from_other_pairs() -> None:
     assert gain(belief, mean, guest("bert"), here, 0) == pytest.approx(-0.2)
 
 
+# Compute shares
+
+
+def holder(workload: str | None, share: int = 300) -> Demand:
+    return Demand(compute=MilliGpu(share), workload=workload)
+
+
+def test_beside_tenants_with_shares_a_newcomer_with_one_is_not_expected_to_slow_anyone() -> None:
+    here = node(machine(), (holder("lstm"), (0,)), (holder(None), (0,)))
+    assert gain(Predicted(), mean, holder("bert"), here, 0) == gain(Predicted(), low, holder("bert"), here, 0) == 1.0
+    assert unhindered(Predicted())(holder("bert"), here, [(0,)]) == [1.0]
+    assert gain(Predicted(), mean, guest("bert"), here, 0) < 1.0, "without a share it takes what it can get"
+
+
+def test_a_share_does_not_hold_on_a_gpu_of_which_more_than_all_is_given_out() -> None:
+    crowded = machine_of("a", card(compute_scaling=Percent(200)))
+    here = node(crowded, (holder("lstm"), (0,)))
+    assert gain(Predicted(), mean, holder("bert"), here, 0) < 1.0
+    assert unhindered(Predicted())(holder("bert"), here, [(0,)]) == [0.0]
+
+
+def test_tenants_with_shares_are_slowed_by_those_beside_which_they_were_measured() -> None:
+    belief = Predicted()
+    belief.observe(PAIR, [0.6, 0.8])
+    beside_one = node(machine(), (holder("lstm"), (0,)))
+    beside_two = node(machine(), (holder("lstm"), (0,)), (holder("vgg"), (0,)))
+    assert gain(belief, mean, holder("bert"), beside_one, 0) == pytest.approx(0.4, abs=0.1)
+    assert gain(belief, mean, holder("bert"), beside_two, 0) == gain(belief, mean, holder("bert"), beside_one, 0)
+    assert gain(belief, mean, holder("vgg"), beside_one, 0) == 1.0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["bert", "lstm", "vgg"]), st.integers(1, 250)), max_size=3))
+@examples(30)
+def test_without_measurements_the_policy_places_shares_as_the_fragmentation_policy_does(
+    tenants: list[tuple[str, int]],
+) -> None:
+    there = Cluster.of([machine(gpus=2)])
+    known = Knowledge({spec_of(holder("bert")): 3, spec_of(Demand()): 1}, inventory_of([machine(gpus=2)]))
+    for number, (workload, share) in enumerate(tenants):
+        newcomer = job(str(number), holder(workload, share))
+        ours, theirs = (rank(build_policy(name, known), newcomer, there) for name in ("cotenant", "fragmentation"))
+        assert ours.fits[0].slot == theirs.fits[0].slot
+        assert ours.verdict == PLACE
+        there = there.place(Placement(newcomer, ours.fits[0].slot))
+
+
+# What is tried
+
+
+def test_the_first_pairs_are_tried_if_something_can_be_learned_from_them() -> None:
+    belief = Predicted()
+    assert belief.basis(PAIR) is Basis.PREDICTED, "nothing could be compared: neither was alone"
+    belief.describe("lstm", Signature("lstm", 1, 0.1))
+    assert belief.basis(PAIR) is Basis.UNTRIED
+    here = node(machine(), (guest("lstm"), (0,)))
+    assert untried(belief)(guest("bert"), here, [(0,)]) == [1.0]
+    assert untried(belief)(guest("bert"), node(machine()), [(0,)]) == [0.0]
+    assert untried(belief)(guest("bert"), node(machine(gpus=2), (guest("lstm"), (0,))), [(0, 1)]) == [0.0]
+    belief.observe(PAIR, [None, 0.9])
+    assert belief.basis(PAIR) is Basis.MEASURED
+    assert untried(belief)(guest("bert"), here, [(0,)]) == [0.0]
+    assert belief.basis(TenantSet("gpu", ("lstm", None))) is Basis.PREDICTED, "a job without a name teaches nothing"
+
+
+def test_after_a_few_measurements_the_prediction_decides() -> None:
+    belief = Predicted()
+    belief.describe("lstm", Signature("lstm", 1, 0.1))
+    for number in range(FEW_ROWS // 2):
+        assert belief.basis(PAIR) is Basis.UNTRIED
+        belief.observe(tenant_set_of("gpu", ["lstm", f"other-{number}"]), [0.9, 0.9])
+    assert belief.basis(PAIR) is Basis.PREDICTED
+    assert belief.basis(TenantSet("other", PAIR.workloads)) is Basis.UNTRIED, "of that GPU type nothing is known"
+
+
 # Gates
 
 
@@ -95,14 +169,15 @@ def test_a_pair_of_which_nothing_is_known_is_tried_if_three_jobs_per_gpu_wait() 
 @pytest.mark.parametrize(
     ("score", "trial", "waits"),
     [
-        ((1.0, 1.0, 1.0), False, False),
-        ((0.9, 0.0, 0.8), False, False),
-        ((0.9, 0.0, 0.2), True, False),
-        ((0.3, 0.0, 0.2), False, True),
-        ((-0.5, 0.0, -0.9), False, True),
-        ((-0.3, 0.0, 0.8), False, True),
+        ((1.0, 1.0, 1.0, 0.0), False, False),
+        ((0.9, 0.0, 0.8, 0.0), False, False),
+        ((0.9, 0.0, 0.2, 0.0), True, False),
+        ((0.3, 0.0, 0.2, 0.0), False, True),
+        ((-0.5, 0.0, -0.9, 0.0), False, True),
+        ((-0.3, 0.0, 0.8, 0.0), False, True),
+        ((0.1, 0.0, -0.7, 1.0), True, False),
     ],
-    ids=["idle", "certain", "not sure", "too little", "a loss", "a loss that bounds do not show"],
+    ids=["idle", "certain", "not sure", "too little", "a loss", "a loss that bounds do not show", "untried"],
 )
 def test_what_the_gate_says(score: tuple[float, ...], trial: bool, waits: bool) -> None:
     verdict = worth_sharing(score, 0.0)
@@ -110,7 +185,7 @@ def test_what_the_gate_says(score: tuple[float, ...], trial: bool, waits: bool) 
 
 
 def test_a_refusal_says_what_was_needed_and_what_there_was() -> None:
-    reason = worth_sharing((0.3, 0.0, 0.2), 0.0).reason
+    reason = worth_sharing((0.3, 0.0, 0.2, 0.0), 0.0).reason
     assert (reason.check, reason.needed, reason.available) == ("gain", 500, 300) if reason else False
     assert "must add 50 %" in str(reason)
 
@@ -206,6 +281,9 @@ class Uncertain:
 
     def mildness(self, gpu_type: str, workload: str | None) -> float:
         return self._mildness[str(workload)]
+
+    def basis(self, pair: TenantSet) -> Basis:
+        return Basis.MEASURED
 
     def apart(self, company: TenantSet) -> bool:
         return False

@@ -98,7 +98,7 @@ def test_an_init_container_that_needs_too_much_is_named() -> None:
 
 
 def test_if_the_sharing_gate_waits_an_idle_gpu_is_what_helps() -> None:
-    found = suggested(share(3000, 100), policy="cotenant")
+    found = suggested(share(3000), policy="cotenant")
     assert texts(found) == ["without y"]
 
 

@@ -194,10 +194,17 @@ class Predictor:
 
     def known(self, one: Signature, other: Signature) -> bool:
         """Whether both directions of this pair were measured."""
-        first, second = self._catalogue.find(one), self._catalogue.find(other)
-        if first is None or second is None:
-            return False
-        return (first, second) in self._seen and (second, first) in self._seen
+        return self.measured(one, other) and self.measured(other, one)
+
+    def measured(self, victim: Signature, partner: Signature) -> bool:
+        """Whether the speed of one job beside another was measured."""
+        first, second = self._catalogue.find(victim), self._catalogue.find(partner)
+        return first is not None and second is not None and (first, second) in self._seen
+
+    @property
+    def rows(self) -> int:
+        """The number of measured directions."""
+        return len(self._seen)
 
     def probes(self, new: Signature, partners: Sequence[Signature], most: int) -> list[Signature]:
         """The partners whose measurement would say most about a job beside all of them, the best first."""

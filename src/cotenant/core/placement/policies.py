@@ -88,9 +88,10 @@ def _lucid(known: Knowledge) -> Orders:
 
 def _cotenant(known: Knowledge) -> Orders:
     """The GPU where it gains most, if the sharing gate agrees; on an idle GPU it gains 1, and nearly always less beside
-    others. Our fragmentation policy decides between idle GPUs."""
-    gain, certain = sharing.by_gain(known.belief, sharing.mean), sharing.by_gain(known.belief, sharing.low)
-    by_gpu = (gain, sharing.idle, certain)
+    others. Our fragmentation policy decides between GPUs on which nothing hinders it."""
+    belief = known.belief
+    gain, certain = sharing.by_gain(belief, sharing.mean), sharing.by_gain(belief, sharing.low)
+    by_gpu = (gain, sharing.unhindered(belief), certain, sharing.untried(belief))
     orders = (*by_gpu, *_fragmentation(known).nodes)
     return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_gpu)
 

@@ -19,8 +19,7 @@ from cotenant.core.units import Seconds
 LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET = 0.05, 0.5
 """what a newcomer must add to the work of a GPU, if many jobs wait and if none does"""
 HALFWAY = 0.85
-"""waiting jobs per GPU at which the least gain is halfway between: a pair of which nothing is known, with a predicted
-gain of 0.155, is tried if three wait"""
+"""waiting jobs per GPU at which the least gain is halfway between"""
 GAIN = "gain"
 """the check of the reason with which a gate refuses"""
 WORTH = 2.0
@@ -53,13 +52,14 @@ def least_gain(crowding: float) -> float:
 
 
 def worth_sharing(score: Score, crowding: float) -> Verdict:
-    """For scores that begin with: expected gain, idle or not, nearly certain gain."""
-    expected, idle, certain = score[:3]
+    """For scores that begin with: expected gain, unhindered or not, nearly certain gain, untried or not."""
+    expected, unhindered, certain, untried = score[:4]
     least = least_gain(crowding)
     # Beside two or more tenants, a difference of lower bounds may exceed the expected gain: only both are certain.
-    if idle or min(certain, expected) > least:
+    if unhindered or min(certain, expected) > least:
         return PLACE
-    if expected > least:
+    # The first few pairs are tried whatever is expected: that costs a minute of work, and waiting teaches nothing.
+    if expected > least or untried:
         return Verdict(trial=True)
     text = "sharing must add {needed_percent} % of a GPU's work; the best slot adds {available_percent} %"
     return Verdict(Reason(GAIN, text, round(1000 * least), round(1000 * expected)))

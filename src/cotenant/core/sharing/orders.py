@@ -8,17 +8,21 @@ adds to that sum: 1 on an idle GPU, less beside others, negative if it costs the
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import combinations
 
 from cotenant.core.cluster import Node
 from cotenant.core.interference import Speed
 from cotenant.core.model import Demand, Gpus, Reason, Tenant
 from cotenant.core.placement.check import Check, Reads, enough
 from cotenant.core.placement.scores import Order
-from cotenant.core.sharing.speeds import Belief, TenantSet, tenant_set_of
+from cotenant.core.sharing.speeds import Basis, Belief, TenantSet, tenant_set_of
 
 DOMINANT, FELT, MOST_SHARING_SCORE = 0.6, 0.8, 2
 """Lucid's three kinds of jobs by their mean speed beside others, and the largest sum of scores on one GPU; the two
 speeds are our choice, because Lucid published none for Gavel's workloads"""
+
+WHOLE = 100
+"""percent of a GPU's compute that its tenants may be given if their shares are to hold"""
 
 
 def tenants_on(node: Node, gpu: int) -> list[Tenant]:
@@ -39,14 +43,46 @@ def company(node: Node, gpu: int, demands: Iterable[Demand]) -> TenantSet:
     return tenant_set_of(node.machine.gpus[gpu].type, [one.workload for one in demands])
 
 
+def has_share(demand: Demand) -> bool:
+    """Whether a job requests a compute share; a job without GPUs needs none."""
+    if demand.containers:
+        return any(one.gpus and one.compute for one in demand.containers)
+    return demand.gpus == 0 or demand.compute > 0
+
+
 def gain(belief: Belief, of: Callable[[Speed], float], demand: Demand, node: Node, gpu: int) -> float:
     """What a newcomer adds to the work of a GPU."""
     there = demands_on(node, gpu)
     if not there:
         return 1.0
-    before = sum([of(speed) for speed in belief.speeds(company(node, gpu, there))]) if len(there) > 1 else 1.0
-    after = sum([of(speed) for speed in belief.speeds(company(node, gpu, [*there, demand]))])
-    return after - before
+    before = _work(belief, of, node, gpu, there) if len(there) > 1 else 1.0
+    return _work(belief, of, node, gpu, [*there, demand]) - before
+
+
+def _work(belief: Belief, of: Callable[[Speed], float], node: Node, gpu: int, demands: list[Demand]) -> float:
+    """The sum of the speeds of the tenants of a GPU."""
+    if _shares_hold(node, gpu, demands):
+        return sum(_speeds_with_shares(belief, of, company(node, gpu, demands)))
+    return sum([of(speed) for speed in belief.speeds(company(node, gpu, demands))])
+
+
+def _shares_hold(node: Node, gpu: int, demands: list[Demand]) -> bool:
+    """Whether every tenant has a compute share, and no more than the whole GPU is given out."""
+    return all(has_share(one) for one in demands) and node.machine.gpus[gpu].compute_scaling <= WHOLE
+
+
+def _speeds_with_shares(belief: Belief, of: Callable[[Speed], float], tenants: TenantSet) -> list[float]:
+    """The speed of each tenant if all have compute shares, relative to its speed alone with that share."""
+    # What other pairs were measured at says little: jobs without shares take what their neighbours leave them. So a
+    # tenant is slowed only by those beside which it was itself measured.
+    speeds = [1.0] * len(tenants.workloads)
+    for i, j in combinations(range(len(speeds)), 2):
+        pair = TenantSet(tenants.gpu_type, (tenants.workloads[i], tenants.workloads[j]))
+        if belief.basis(pair) is Basis.MEASURED:
+            one, other = belief.speeds(pair)
+            speeds[i] *= of(one)
+            speeds[j] *= of(other)
+    return speeds
 
 
 def by_gain(belief: Belief, of: Callable[[Speed], float]) -> Order:
@@ -78,6 +114,35 @@ def idle(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """GPUs without a tenant."""
     others = taken(node)
     return [float(others.isdisjoint(slot)) for slot in slots]
+
+
+def unhindered(belief: Belief) -> Order:
+    """GPUs without a tenant, and those whose tenants have compute shares, as the newcomer has, and are not expected to
+    become slower."""
+
+    def free(demand: Demand, node: Node, gpu: int) -> bool:
+        there = demands_on(node, gpu)
+        if not there:
+            return True
+        return _shares_hold(node, gpu, [*there, demand]) and gain(belief, mean, demand, node, gpu) >= 1.0
+
+    def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+        return [float(all(free(demand, node, i) for i in slot)) for slot in slots]
+
+    return order
+
+
+def untried(belief: Belief) -> Order:
+    """GPUs with one tenant beside which the newcomer should be measured, because little is known yet."""
+
+    def teaches(demand: Demand, node: Node, gpu: int) -> bool:
+        there = demands_on(node, gpu)
+        return len(there) == 1 and belief.basis(company(node, gpu, [*there, demand])) is Basis.UNTRIED
+
+    def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+        return [float(len(slot) == 1 and teaches(demand, node, slot[0])) for slot in slots]
+
+    return order
 
 
 def shared(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:

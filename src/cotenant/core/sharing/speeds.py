@@ -7,6 +7,7 @@ its `version` changes too, so that remembered answers are dropped.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from itertools import combinations
 from typing import NamedTuple, Protocol
 
@@ -15,6 +16,21 @@ from cotenant.core.interference import ALONE, Measured, Predictor, Signature, Sp
 UNKNOWN = Signature(None, None, None)
 LEAST_CHANGE = 0.02
 """a further measurement of a pair is ignored if it differs from the prediction by less than this"""
+
+
+FEW_ROWS = 20
+"""measured directions of pairs on one type of GPU below which a pair is tried for what is learned from it"""
+
+
+class Basis(StrEnum):
+    """What a prediction rests on."""
+
+    MEASURED = "measured"
+    """the workloads ran beside each other"""
+    PREDICTED = "predicted"
+    """they did not: other pairs did, or only what is known in advance counts"""
+    UNTRIED = "untried"
+    """they did not, hardly any others did, and to measure them would teach the belief something"""
 
 
 class TenantSet(NamedTuple):
@@ -43,6 +59,10 @@ class Belief(Protocol):
         """The mean speed of a workload beside all known ones."""
         ...
 
+    def basis(self, pair: TenantSet) -> Basis:
+        """What the speeds of two tenants rest on."""
+        ...
+
     def apart(self, company: TenantSet) -> bool:
         """Whether these are known not to fit into the memory of one GPU together."""
         ...
@@ -64,6 +84,7 @@ class Predicted:
         self._signatures = dict(signatures or {})
         self._apart = apart
         self._answers: dict[TenantSet, tuple[Speed, ...]] = {}
+        self._bases: dict[TenantSet, Basis] = {}
         self._recalled: tuple[dict[str, Signature], dict[str, tuple[Measured, ...]]] = ({}, {})
 
     def describe(self, workload: str, signature: Signature) -> None:
@@ -90,6 +111,12 @@ class Predicted:
 
     def mildness(self, gpu_type: str, workload: str | None) -> float:
         return mean_speed(self, gpu_type, workload, self._signatures)
+
+    def basis(self, pair: TenantSet) -> Basis:
+        known = self._bases.get(pair)
+        if known is None:
+            known = self._bases[pair] = self._basis(pair)
+        return known
 
     def apart(self, company: TenantSet) -> bool:
         return any_apart(self._apart, company)
@@ -135,9 +162,21 @@ class Predicted:
             return predictor.pair(*signatures)
         return tuple(predictor.beside(one, [*signatures[:i], *signatures[i + 1 :]]) for i, one in enumerate(signatures))
 
+    def _basis(self, pair: TenantSet) -> Basis:
+        if None in pair.workloads:
+            return Basis.PREDICTED
+        predictor = self.predictor(pair.gpu_type)
+        one, other = (self.signature(workload) for workload in pair.workloads)
+        if predictor.measured(one, other) or predictor.measured(other, one):
+            return Basis.MEASURED
+        # A measured speed is relative to the speed alone. If that is known of neither job, nothing would be learned.
+        comparable = one.step_seconds is not None or other.step_seconds is not None
+        return Basis.UNTRIED if comparable and predictor.rows < FEW_ROWS else Basis.PREDICTED
+
     def _changed(self) -> None:
         self.version += 1
         self._answers.clear()
+        self._bases.clear()
 
 
 class Tabled:
@@ -167,6 +206,9 @@ class Tabled:
     def mildness(self, gpu_type: str, workload: str | None) -> float:
         return mean_speed(self, gpu_type, workload, self._workloads)
 
+    def basis(self, pair: TenantSet) -> Basis:
+        return Basis.MEASURED if pair in self._table else Basis.PREDICTED
+
     def apart(self, company: TenantSet) -> bool:
         return any_apart(self._apart, company)
 
@@ -178,6 +220,10 @@ class Tabled:
         self._table[company] = measured
         self.version += 1
         return True
+
+
+UNDISTURBED = Tabled({}, learns=False)
+"""believes that no job slows another one down"""
 
 
 def _taken(

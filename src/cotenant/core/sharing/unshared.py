@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from cotenant.core.cluster import Node
 from cotenant.core.model import Demand, Tenant
-from cotenant.core.sharing.orders import tenants_on
+from cotenant.core.sharing.orders import has_share, tenants_on
 
 
 def no_share_notes(demand: Demand, node: Node, gpus: Iterable[int], job: str = "") -> Iterator[str]:
     """A sentence for each GPU of a job without a compute share on which others have shares; `job` is its name, if it is
     a tenant of the node already."""
-    if _has_share(demand):
+    if has_share(demand):
         return
     for gpu in dict.fromkeys(gpus):
         others = [one for one in tenants_on(node, gpu) if one.job != job]
@@ -28,9 +28,3 @@ def _note(gpu: int, given: int, capacity: int, others: list[Tenant]) -> str:
         "it gets only what they leave idle" if given >= capacity else "it has no guarantee, and no limit, of the rest"
     )
     return f"it requests no compute share; on GPU {gpu} {count} {percent} of the compute: {rest}"
-
-
-def _has_share(demand: Demand) -> bool:
-    if demand.containers:
-        return any(one.gpus and one.compute for one in demand.containers)
-    return demand.gpus == 0 or demand.compute > 0

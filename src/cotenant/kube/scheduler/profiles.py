@@ -18,7 +18,7 @@ import msgspec
 
 from cotenant.core.interference import Speed
 from cotenant.core.sharing.orders import company, tenants_on
-from cotenant.core.sharing.speeds import Predicted, TenantSet, mean_speed
+from cotenant.core.sharing.speeds import Basis, Predicted, TenantSet, mean_speed
 from cotenant.core.units import MiB
 from cotenant.kube.codec.profiles import PodSpeed, ProfileSpec, WorkloadProfile, problem_with
 from cotenant.kube.codec.settings import MOST_MEMORY, MeasuredMemory
@@ -89,6 +89,9 @@ class BoundedBelief:
         known = sorted(self._measurements.signatures)
         own = [name for name in known if workload is None or _namespace(name) == _namespace(workload)]
         return mean_speed(self, gpu_type, workload, own)
+
+    def basis(self, pair: TenantSet) -> Basis:
+        return self._all.basis(pair)
 
     def apart(self, company: TenantSet) -> bool:
         return False

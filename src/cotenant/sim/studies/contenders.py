@@ -32,7 +32,6 @@ GPUS, GPUS_PER_NODE = 24, 8
 TENANTS = 2
 """largest number of jobs on one GPU; more were not measured"""
 OBSERVED = 0.3
-"""fraction of all pairs that is measured before the first job arrives"""
 RANK, LEAST, MOST = 3, 0.1, 1.2
 
 
@@ -48,6 +47,8 @@ class Setting:
     """error of the duration estimates: standard deviation of their logarithm"""
     noise: float = 0.0
     """error of measured speeds: standard deviation of their logarithm"""
+    observed: float = OBSERVED
+    """fraction of all pairs that is measured before the first job arrives"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def draw_instance(setting: Setting, seed: int, data: Path) -> Instance:
     kinds = chance.randint(len(workloads), size=count)
     times = np.cumsum(chance.exponential(durations.mean() / (GPUS * setting.load), count))
     estimates = durations * np.exp(setting.error * np.random.RandomState(seed).randn(count))
-    drawn = np.triu(np.random.RandomState(seed).rand(len(workloads), len(workloads)) < OBSERVED)
+    drawn = np.triu(np.random.RandomState(seed).rand(len(workloads), len(workloads)) < setting.observed)
     measured = frozenset(
         company
         for i, j in zip(*np.nonzero(drawn), strict=True)
@@ -130,6 +131,8 @@ def factored(instance: Instance, *, learns: bool) -> Belief:
     for company in instance.measured:
         one, other = (place[str(workload)] for workload in company.workloads)
         speeds[one, other], speeds[other, one] = world.pairs[company]
+    if not speeds:
+        return Tabled({}, learns=learns, apart=world.apart)
     directions = np.array(sorted(speeds))
     factors = factorise(
         Pairs(directions[:, 0], directions[:, 1]),

@@ -61,8 +61,11 @@ MILD = {
     "K80, load 1.2": Setting(gpu_type="k80", load=1.2),
     "V100, load 1.2, measured with 10 % noise": Setting(gpu_type="v100", load=1.2, noise=0.1),
     "K80, load 1.2, measured with 10 % noise": Setting(gpu_type="k80", load=1.2, noise=0.1),
+    "V100, load 0.8, nothing measured before": Setting(gpu_type="v100", load=0.8, observed=0.0),
+    "V100, load 1.2, nothing measured before": Setting(gpu_type="v100", load=1.2, observed=0.0),
+    "K80, load 1.2, nothing measured before": Setting(gpu_type="k80", load=1.2, observed=0.0),
 }
-"""settings in which sharing gains little or nothing, or is judged by inexact measurements"""
+"""settings in which sharing gains little or nothing, or is judged by inexact measurements or at first by none"""
 WORLDS = {
     f"Simulated: {kind}, load {load:g}": Setting(gpu_type=kind, load=load, jobs=400)
     for kind in ("contention", "factors", "programs")
@@ -251,7 +254,8 @@ MILD_STUDY = Study(
     title="Placement if sharing gains little",
     about=(
         "The same comparison if there are enough GPUs (loads up to 1), on K80 GPUs, whose tenants together hardly do "
-        "more work than one, and with noise in every measured speed (standard deviation of its logarithm 0.1). On a "
+        "more work than one, with noise in every measured speed (standard deviation of its logarithm 0.1), and if no "
+        "pair was measured before the first job arrives; `iadeep` then assumes that jobs do not slow each other. On a "
         "K80, and on any GPU while others are idle, sharing gains nothing; the target is that our policy does no harm "
         f"there: a mean completion time at most {NO_HARM:g} % above that of `sjf`, which does not share."
     ),
