@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real engine on a machine of the test's choice, whose jobs never become processes."""
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ from cotenant.core.model import Gpu, Gpus, Machine, Placement, Slot
 from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import MiB
 from cotenant.history.decisions import DecisionRecorder
+from cotenant.local.attempts import Status
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
+from cotenant.local.supervisor import Exit
 from cotenant.local.tenants import PlacedJob
 from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.node.devices.vendors import Vendor
@@ -77,6 +80,37 @@ def engine_on(
         )
         settings = Settings(policy=policy, queue=queue, draw=lambda n: n - 1, belief=belief)
         yield Engine(resources, settings), journal
+
+
+def in_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
+    """The test within an event loop, which an engine needs."""
+
+    async def awaited(folder: Path) -> None:
+        await test(folder)
+
+    def run(tmp_path: Path) -> None:
+        asyncio.run(awaited(tmp_path))
+
+    return run
+
+
+def with_engine(test: Callable[[Engine], None]) -> Callable[[Path], None]:
+    """The test with an engine, within an event loop."""
+
+    @in_loop
+    async def run(folder: Path) -> None:
+        with engine_on(folder) as (engine, _):
+            test(engine)
+
+    return run
+
+
+def finish(engine: Engine, job: str, code: int = 0) -> None:
+    """Ends the run of a job."""
+    record = engine.queries.find(job)
+    started = record.started or 0.0
+    end = Exit(outcome="exited", code=code, signal=None, started=started, ended=started + 1, error=None, peak_mib=1)
+    engine._on_run_change(record.id, record.attempts, Status("ended", exit=end))
 
 
 def placed(job: str, request: JobRequest, **fields: Any) -> PlacedJob:

@@ -13,12 +13,11 @@ from cotenant.cli.replay import _decide_again
 from cotenant.history.decisions import DecisionRecorder, begin_line
 from cotenant.history.recorded import open_recording, read_recording, recorded_decisions
 from cotenant.history.segments import FolderSegments
-from cotenant.local.attempts import Status
 from cotenant.local.engine import Engine
-from cotenant.local.supervisor import Exit
 from cotenant.sim.experiment import Plan, run_one
 from cotenant.sim.timed import Timing
 from cotenant.wire.local import JobRequest
+from tests.local import engines
 from tests.local.engines import TWO_CARDS, engine_on
 
 
@@ -50,10 +49,7 @@ def submit(engine: Engine, memory: str, compute: str = "10%", **more: object) ->
 
 
 def finish(engine: Engine, job: str) -> None:
-    record = engine._journal.job(job)
-    started = record.started or 0.0
-    end = Exit(outcome="exited", code=0, signal=None, started=started, ended=started + 1, error=None, peak_mib=1)
-    engine._on_run_change(job, record.attempts, Status("ended", exit=end))
+    engines.finish(engine, job)
     engine.schedule()
 
 

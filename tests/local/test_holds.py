@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A held job does not start, whatever happens to the daemon, and its hold ends with it."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,19 +11,7 @@ from cotenant.local.engine import Engine
 from cotenant.local.holds import PREFIX
 from cotenant.local.lifecycle import JobState
 from cotenant.wire.local import JobRequest, JobView
-from tests.local.engines import engine_on
-
-
-def in_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
-    """The test within an event loop, which an engine needs."""
-
-    async def awaited(folder: Path) -> None:
-        await test(folder)
-
-    def run(tmp_path: Path) -> None:
-        asyncio.run(awaited(tmp_path))
-
-    return run
+from tests.local.engines import engine_on, in_loop
 
 
 def submit(engine: Engine, name: str) -> JobView:

@@ -24,7 +24,7 @@ MACHINE, KUBERNETES = "machine", "kubernetes"
 POLL_S = 0.5
 ONLY_CLUSTER = ("image", "array", "replicas", "dry_run")
 """options of `submit` that have no meaning on one machine"""
-ONLY_MACHINE = ("batch", "batch_range", "floor", "env_none", "cwd", "latency", "no_revert", "time", "warn")
+ONLY_MACHINE = ("batch", "batch_range", "floor", "env_none", "cwd", "latency", "no_revert", "time", "warn", "after")
 """options of `submit` that have no meaning in a cluster"""
 
 

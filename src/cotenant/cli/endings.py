@@ -32,6 +32,8 @@ def ending(
             return f"{job} ran out of memory{ran}{because}"
         case "time-limit":
             return f"{job} was ended at its time limit{ran}{because}"
+        case "dependency-failed":
+            return f"{job} did not run{because}"
         case "exec-failed":
             return f"{job} could not be started{because}"
         case "interrupted":

@@ -45,6 +45,7 @@ Examples:
   cotenant submit -- python train.py --epochs 3
   cotenant submit --memory 4GiB --compute 30% --name small -- python train.py
   cotenant submit --memory 2GiB:6GiB --compute 20%:60% -- python train.py
+  cotenant submit --after prepare,j-000007:any --time 2h -- python train.py
   cotenant submit --gpus 2 --batch 64 --batch-range 16-512 --wait -- python train.py
   cotenant submit --on kubernetes --image team/train:1 --memory 4GiB --array 8 -- python train.py
 """
@@ -58,6 +59,12 @@ Examples:
 # Options after the first word of the command are those of the command.
 @click.command(cls=CommandOfWords, epilog=SUBMIT_EPILOG, context_settings={"allow_interspersed_args": False})
 @request_options
+@click.option(
+    "--after",
+    multiple=True,
+    metavar="JOB[:ok|any|failed],…",
+    help="Start only after these jobs have ended: well (ok, the default), in any way, or not well. Repeatable.",
+)
 @click.option("--wait", is_flag=True, help="Wait until the job has ended, and exit with its exit code.")
 @click.option("--image", metavar="NAME", help="In a cluster: image in which the command runs.")
 @click.option("--array", type=click.IntRange(1, 10_000), help="In a cluster: number of pods, each with an index.")
@@ -70,6 +77,7 @@ Examples:
 @click.argument("command", nargs=-1, required=True, shell_complete=complete_files)
 def submit(
     wait: bool,
+    after: tuple[str, ...],
     output: str,
     command: tuple[str, ...],
     on: str,
@@ -90,7 +98,8 @@ def submit(
     for name in cluster_jobs.ONLY_CLUSTER:
         options.pop(name, None)
     client = Client()
-    job = client.post("/v1/jobs", JobView, encoded(request_of(command, **options)))
+    request = msgspec.structs.replace(request_of(command, **options), after=_listed(after))
+    job = client.post("/v1/jobs", JobView, encoded(request))
     if output == "table":
         click.echo(job.id)
     else:
@@ -101,6 +110,11 @@ def submit(
         except KeyboardInterrupt:
             click.echo(f"{job.id} continues; `cotenant cancel {job.id}` stops it", err=True)
             raise
+
+
+def _listed(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of lists that are separated by commas."""
+    return tuple(word for text in texts for word in text.split(",") if word.strip())
 
 
 @click.command(epilog="\b\nExample:\n  cotenant jobs --state queued,running -o wide\n")

@@ -28,6 +28,7 @@ from cotenant.local.admission import Admission
 from cotenant.local.backoff import Backoff
 from cotenant.local.config import Resources, Settings
 from cotenant.local.decision_log import DecisionLog
+from cotenant.local.dependencies import Dependencies
 from cotenant.local.devices import Devices
 from cotenant.local.events import Events, log_error
 from cotenant.local.grants import JobGrants
@@ -49,6 +50,7 @@ from cotenant.local.lifecycle import (
     Started,
     Stop,
     StopRequested,
+    Unsatisfiable,
     failed,
     request_of,
     step,
@@ -102,6 +104,7 @@ class Engine:
         self._queue = JobQueue(self._learner.policy)
         self._backoff = Backoff()
         self._holds = Holds(journal)
+        self._dependencies = Dependencies(journal)
         self._launcher = Launcher(resources)
         self._grants = JobGrants(resources.slices, self._devices)
         self._runs = Runs(resources.jobs)
@@ -135,6 +138,7 @@ class Engine:
             self._queue,
             self._backoff,
             self._holds,
+            self._dependencies,
             self._launcher,
             self._runs,
             self._tenants,
@@ -226,6 +230,8 @@ class Engine:
         """Accepts a job of a user durably (None: of the daemon's own), or refuses it at once if it could never run
         here."""
         owner, submitted = owner or own_account().owner, time.time()
+        request = self.queries.with_dependencies(request)
+        self._dependencies.refuse_hopeless(request)
         job, note = self._admission.admit("new", request, submitted), self._admission.note(request)
         job_id = self._journal.submit(msgspec.json.encode(request), submitted, owner)
         self._enqueue(replace(job, id=job_id), request, owner)
@@ -276,7 +282,7 @@ class Engine:
         return self.queries.job(record.id)
 
     def _leave_queue(self, job: str) -> None:
-        if not self._backoff.end(job):
+        if not self._backoff.end(job) and not self._dependencies.forget(job):
             self._queue.remove(job)
             self._decisions.left(job)
             self._wake.set()  # other jobs may have waited for it
@@ -292,6 +298,7 @@ class Engine:
         problem = unreadable(record._replace(slot=None))
         if problem is not None:
             raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
+        self._dependencies.refuse_hopeless(request_of(record))
         job = self._admission.admit(record.id, request_of(record), record.submitted)
         _, change = self._apply(record, RetryRequested())
         self._enqueue(job, request_of(record), record.owner)
@@ -452,6 +459,7 @@ class Engine:
         """One scheduling pass: starts every waiting job that fits, in queue order."""
         began = time.perf_counter()
         self._record_late_cancels()
+        self._settle_dependencies()
         ranker, now = self._learner.ranker, Seconds(time.time())
         policy, cluster = ranker.policy, self._tenants.cluster
         jobs = self._queue.begin_pass(policy, cluster)
@@ -607,7 +615,21 @@ class Engine:
     def _apply(self, record: JobRecord, event: LifecycleEvent) -> tuple[JobRecord, Change]:
         """Stores the change that an event causes; the new record, and the change."""
         change = step(record, event, time.time())
-        return self._journal.transition(record.id, (record.state,), change.state, **change.columns), change
+        record = self._journal.transition(record.id, (record.state,), change.state, **change.columns)
+        if change.state in ENDED:
+            self._dependencies.ended(record.id)
+        return record, change
+
+    def _settle_dependencies(self) -> None:
+        """Queues jobs whose dependencies are fulfilled, and ends those that can never run."""
+        for job, problem in self._dependencies.settled():
+            record = self._journal.job(job)
+            if problem is not None:
+                _, change = self._apply(record, Unsatisfiable(problem))
+                self._record(job, change)
+            self._dependencies.forget(job)
+            if problem is None:
+                self._enqueue_record(record)
 
     def _record(self, job: str, change: Change) -> None:
         self.events.record(change.kind, job, change.text)
@@ -639,6 +661,9 @@ class Engine:
                 log_error(str(error))
 
     def _enqueue(self, job: Job, request: JobRequest, owner: Owner) -> None:
+        """Queues a job, unless it waits for others."""
+        if self._dependencies.add(job.id, request):
+            return
         self._queue.add(job)
         self._decisions.queued(job, request.name or request.command[0].rpartition("/")[2], owner)
         self._wake.set()

@@ -162,7 +162,14 @@ class RetryRequested:
     """A job that ended is to run once more."""
 
 
-LifecycleEvent: TypeAlias = Placed | Started | StopRequested | Exited | Disappeared | RetryRequested
+@dataclass(frozen=True, slots=True)
+class Unsatisfiable:
+    """A queued job waits for another one that ended in the wrong way."""
+
+    why: str
+
+
+LifecycleEvent: TypeAlias = Placed | Started | StopRequested | Exited | Disappeared | RetryRequested | Unsatisfiable
 
 
 class Change(NamedTuple):
@@ -197,6 +204,8 @@ def _change(job: JobRecord, event: LifecycleEvent, now: float) -> Change | None:
             return _disappeared(event, now) if job.state in ACTIVE else None
         case RetryRequested():
             return _retry_requested(job) if job.state in ENDED else None
+        case Unsatisfiable():
+            return _unsatisfiable(event, now) if job.state is JobState.QUEUED else None
     assert_never(event)
 
 
@@ -259,6 +268,11 @@ def _retry_requested(job: JobRecord) -> Change:
     """The same job and a new attempt, with all of its retries again."""
     text = f"retry requested after {job.outcome or job.state}"
     return Change(JobState.QUEUED, _requeued(text, job.attempts), "retrying", text)
+
+
+def _unsatisfiable(event: Unsatisfiable, now: float) -> Change:
+    columns: Columns = {"ended": now, "outcome": "dependency-failed", "error": event.why}
+    return Change(JobState.CANCELLED, columns, "cancelled", f"cannot run: {event.why}")
 
 
 def _requeued(reason: str, forgiven: int) -> Columns:

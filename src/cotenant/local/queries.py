@@ -28,6 +28,7 @@ from cotenant.local import attempts
 from cotenant.local.admission import Admission, predicts
 from cotenant.local.backoff import Backoff
 from cotenant.local.config import Resources
+from cotenant.local.dependencies import Dependencies
 from cotenant.local.devices import Devices
 from cotenant.local.events import Event
 from cotenant.local.foresight import Foresight
@@ -59,6 +60,7 @@ from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.interference import InterferenceMonitor
 from cotenant.node.launch import ISOLATION
 from cotenant.node.tuning import Tuner
+from cotenant.wire.dependencies import parse_dependencies
 from cotenant.wire.local import (
     GpuView,
     JobRequest,
@@ -103,6 +105,7 @@ class Queries:
         queue: JobQueue,
         backoff: Backoff,
         holds: Holds,
+        dependencies: Dependencies,
         launcher: Launcher,
         runs: Runs,
         tenants: Tenants,
@@ -115,7 +118,7 @@ class Queries:
         self._learner, self._admission, self._queue = learner, admission, queue
         self._launcher, self._runs, self._tenants = launcher, runs, tenants
         self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
-        self._grants, self._backoff, self._holds = grants, backoff, holds
+        self._grants, self._backoff, self._holds, self._dependencies = grants, backoff, holds, dependencies
         self.foresight = Foresight(learner, admission, queue, tenants, time.time)
         self.set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
@@ -187,6 +190,7 @@ class Queries:
         placement = None if placed is None else placed.placement
         return {
             **explain(self._view(record, waiting), self.core_job(record), placement, waiting),
+            "outside": record.id in self._holds or record.id in self._dependencies,
             "end": self._how_it_ended(record) if record.state in ENDED else None,
             **(self._overtaken(record) if record.id in self._queue.jobs else {}),
             "suggestions": self._suggestions(record),
@@ -292,6 +296,11 @@ class Queries:
             raise UnknownError(f"no job {name[:100]!r} here; `cotenant jobs` lists them")
         return self._as_cancelled(record)
 
+    def with_dependencies(self, request: JobRequest) -> JobRequest:
+        """The request with IDs instead of the names of the jobs that it waits for; UnknownError if one is missing."""
+        needed = [one._replace(job=self.find(one.job).id) for one in parse_dependencies(request.after)]
+        return replaced(request, after=tuple(map(str, needed)))
+
     def core_job(self, record: JobRecord) -> Job:
         queued = self._queue.jobs.get(record.id)
         return queued or self._admission.job_of(record.id, request_of(record), record.submitted)
@@ -335,7 +344,8 @@ class Queries:
         job = self._queue.jobs.get(record.id)
         reason = self._runs.delayed.get(record.id)
         held = record.id in self._holds
-        reason = self._holds.reason(record.id) or self._backoff.waiting.get(record.id, reason)
+        reason = self._backoff.waiting.get(record.id) or self._dependencies.reason(record.id) or reason
+        reason = self._holds.reason(record.id) or reason
         if record.id in self.set_aside:
             problem = self.set_aside[record.id]
             reason = f"set aside: its request cannot be read: {problem}; use the version that stored it, or cancel it"

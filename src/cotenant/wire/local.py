@@ -26,6 +26,7 @@ from cotenant.core.units import (
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
 from cotenant.wire.codec import decode
+from cotenant.wire.dependencies import parse_dependencies
 
 T = TypeVar("T")
 
@@ -77,6 +78,8 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """the longest that one run may take: then it gets SIGTERM, and SIGKILL after `grace_s`"""
     warn_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """before the end of `time_s`, when its first process gets SIGUSR1"""
+    after: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=130)], ...], Meta(max_length=1000)] = ()
+    """jobs that it waits for, each by ID or name and how it must end: `j-000001:ok`, `:any` or `:failed`"""
     workload: Workload | None = None
     estimate_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     latency_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
@@ -327,6 +330,7 @@ def demand_of(request: JobRequest) -> Demand:
     """The demand of a request; InputError if the request contradicts itself."""
     if request.gpus == 0 and (request.memory or request.compute or request.mig):
         raise InputError("--gpus 0: memory, compute and MIG instances need at least 1 GPU")
+    parse_dependencies(request.after)
     if request.warn_s is not None and (request.time_s is None or request.warn_s >= request.time_s):
         raise InputError("--warn: expected a time before the end of --time, which is needed too")
     memory, memory_limit = _memories(request.memory) if request.gpus else (Amount(), None)

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Queued jobs that wait for the end of others: they stay in the journal as queued, and out of the queue until then.
+
+What a job waits for is a part of its stored request, and how the others ended is in the journal. So nothing here is
+stored: a daemon that is killed at any moment finds out again which jobs are ready and which can never run.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from cotenant.errors import InputError
+from cotenant.local.journal import Journal
+from cotenant.local.lifecycle import ENDED, JobRecord, JobState
+from cotenant.wire.dependencies import Condition, Dependency, parse_dependencies
+from cotenant.wire.local import JobRequest
+
+Kind = Literal["waiting", "ok", "failed", "cancelled"]
+WORDS = {Condition.OK: "be done", Condition.ANY: "have ended", Condition.FAILED: "have failed"}
+
+
+def kind_of(record: JobRecord) -> Kind:
+    """How a job ended, as far as dependencies are concerned."""
+    if record.state not in ENDED:
+        return "waiting"
+    if record.state is JobState.CANCELLED:
+        return "cancelled"
+    return "ok" if record.outcome == "exited" and record.code == 0 else "failed"
+
+
+def verdict(condition: Condition, kinds: set[Kind]) -> bool | None:
+    """Whether jobs that ended like this fulfil a condition; None: that is not known yet."""
+    if condition is Condition.OK and kinds & {"failed", "cancelled"}:
+        return False
+    if "waiting" in kinds:
+        return None
+    return condition is not Condition.FAILED or "failed" in kinds
+
+
+class Dependencies:
+    """The jobs that wait for others."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._waiting: dict[str, tuple[Dependency, ...]] = {}
+        self._dependents: dict[str, set[str]] = {}
+        self._affected: dict[str, None] = {}
+        """waiting jobs for which something may have changed"""
+
+    def __contains__(self, job: str) -> bool:
+        return job in self._waiting
+
+    def reason(self, job: str) -> str | None:
+        """Why a job does not start; None: it does not wait for others."""
+        for one in self._waiting.get(job, ()):
+            if self._verdict(one) is None:
+                return f"{one.job} must {WORDS[one.condition]} before it starts"
+        return None
+
+    def refuse_hopeless(self, request: JobRequest) -> None:
+        """InputError if a job could never start, because another one has ended in the wrong way."""
+        problem = self._problem(parse_dependencies(request.after))
+        if problem is not None:
+            raise InputError(f"--after: {problem}")
+
+    def add(self, job: str, request: JobRequest) -> bool:
+        """Whether a queued job has to wait for others; then it is returned by `settled` when it need not any more."""
+        needed = parse_dependencies(request.after)
+        if all(self._verdict(one) for one in needed):
+            return False
+        self._waiting[job] = needed
+        for one in needed:
+            self._dependents.setdefault(one.job, set()).add(job)
+        self._affected[job] = None
+        return True
+
+    def forget(self, job: str) -> bool:
+        """Whether a job was waiting for others, which it no longer does."""
+        self._affected.pop(job, None)
+        needed = self._waiting.pop(job, None)
+        for one in needed or ():
+            dependents = self._dependents.get(one.job, set())
+            dependents.discard(job)
+            if not dependents:
+                self._dependents.pop(one.job, None)
+        return needed is not None
+
+    def ended(self, job: str) -> None:
+        """A job has ended: those that wait for it may be ready, or can never run."""
+        self._affected |= dict.fromkeys(sorted(self._dependents.get(job, ())))
+
+    def settled(self) -> Iterator[tuple[str, str | None]]:
+        """The jobs that need not wait any more, each with None, or with the reason for which it can never run.
+
+        The caller takes each away by `forget`; if it cannot, the job is returned again next time.
+        """
+        while self._affected:
+            job = next(iter(self._affected))
+            needed = self._waiting[job]
+            problem = self._problem(needed)
+            if problem is not None or all(self._verdict(one) for one in needed):
+                yield job, problem
+            self._affected.pop(job, None)
+
+    def _problem(self, needed: tuple[Dependency, ...]) -> str | None:
+        """Why a condition can never be fulfilled."""
+        for one in needed:
+            if self._verdict(one) is False:
+                ended = {kind for kind in self._kinds(one.job) if kind != "waiting"}
+                how = "ended well" if ended == {"ok"} else "was cancelled" if ended == {"cancelled"} else "failed"
+                return f"{one.job} {how}, but must {WORDS[one.condition]} before this job starts"
+        return None
+
+    def _verdict(self, one: Dependency) -> bool | None:
+        return verdict(one.condition, self._kinds(one.job))
+
+    def _kinds(self, job: str) -> set[Kind]:
+        record = self._journal.find(job)
+        # A job that is no longer in the journal has ended, and how is not known.
+        return {"cancelled" if record is None else kind_of(record)}
