@@ -18,8 +18,18 @@ async def page_of(plane: ControlPlane) -> bytes:
     return await plane.scheduler.metrics.page.text()
 
 
+async def page_with(plane: ControlPlane, name: str, count: int) -> bytes:
+    """The first page on which a counter has reached a count. Some are increased after the answer of the API server, or
+    when a watch shows a change: a moment after the API server has the change."""
+    async with asyncio.timeout(60):
+        while sum(values(text := await page_of(plane), name).values()) < count:
+            await asyncio.sleep(0.005)
+    return text
+
+
 def test_decisions_waits_binds_and_requests_are_counted() -> None:
     async def story(plane: ControlPlane) -> None:
+        plane.scheduler.retrier.again_s = 3600.0  # once, however long this takes
         plane.add_node("n1")
         for name in ("a", "b", "c"):
             plane.add_pod(name)
@@ -28,8 +38,7 @@ def test_decisions_waits_binds_and_requests_are_counted() -> None:
         assert values(before, "cotenant_scheduler_queue_length") == {"waiting": 3, "refused": 0, "binding": 0}
         for name in ("a", "b", "c"):
             await plane.place(name, "n1")
-        await until(lambda: len(plane.scheduler.state.waiting) == 1)
-        text = await page_of(plane)
+        text = await page_with(plane, "cotenant_scheduler_wait_seconds_count", 2)
         decisions = values(text, "cotenant_scheduler_decisions_total")
         decisions.pop("released  queue", None)  # a pass of the queue may have run
         assert decisions == {"placed  filter": 2, "refused memory filter": 1, "placed  bind": 2}
@@ -43,8 +52,9 @@ def test_decisions_waits_binds_and_requests_are_counted() -> None:
         assert values(text, "cotenant_scheduler_nodes") == {"open": 1, "closed": 0}
         assert set(values(text, "cotenant_scheduler_cache_lag_seconds")) == {"nodes", "pods", "quotas"}
         plane.end("a")
-        await until(lambda: plane.annotation("c", "tried-again"))
-        assert values(await page_of(plane), "cotenant_scheduler_retries_total") == {"": 1}
+        text = await page_with(plane, "cotenant_scheduler_retries_total", 1)
+        assert values(text, "cotenant_scheduler_retries_total") == {"": 1}
+        assert plane.annotation("c", "tried-again")
 
     play(story)
 

@@ -3,6 +3,7 @@
 """Jobs whose limits are above their requests, with a real daemon over the stand-in driver: a GPU of 4 GiB."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,10 +31,11 @@ def daemon(running: Daemon) -> Iterator[Daemon]:
     running.clear()
 
 
-def submit(daemon: Daemon, mib: int, memory: str, **request: object) -> JobView:
-    """A job that allocates once, and then computes until it is cancelled."""
+def submit(daemon: Daemon, mib: int, memory: str, *, gate: Path | None = None, **request: object) -> JobView:
+    """A job that allocates once, in each run as soon as the file `gate` exists, and computes until it is cancelled."""
     env = {**environment(daemon), "STANDIN_MEMORY_MIB": str(CARD_MIB), "STANDIN_BACKING": "none"}
-    command = [str(kit.program("run_probe")), str(mib), "600000"]
+    wait = () if gate is None else ("sh", "-c", 'until [ -e "$0" ]; do sleep 0.02; done; exec "$@"', str(gate))
+    command = (*wait, str(kit.program("run_probe")), str(mib), "600000")
     return daemon.submit(*command, env=env, memory=memory, **request)
 
 
@@ -97,16 +99,23 @@ def events_until(daemon: Daemon, job: JobView, kind: str) -> dict[str, str]:
     return told
 
 
-def test_a_job_that_is_stopped_again_waits_outside_the_queue(daemon: Daemon) -> None:
-    borrower = submit(daemon, 3000, "1GiB:3500MiB")
-    for attempt in (1, 2):
-        until(lambda attempt=attempt: daemon.job(borrower.id).attempts == attempt)  # type: ignore[misc]
-        until(lambda: [one for one in daemon.job(borrower.id).grants if one.memory_used_mib == 3000])
-        owner = submit(daemon, 1500, "2GiB:3GiB")
-        assert allocated(daemon, owner) == 0
-        daemon.client.post(f"/v1/jobs/{owner.id}/cancel", JobView)
-    waiting = until(lambda: view if (view := daemon.job(borrower.id)).state == "queued" and view.reason else None)
+def test_a_job_that_is_stopped_again_waits_outside_the_queue(daemon: Daemon, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    borrower = submit(daemon, 3000, "1GiB:3500MiB", gate=gate)
+    gate.touch()
+    until(lambda: [one for one in daemon.job(borrower.id).grants if one.memory_used_mib == 3000])
+    gate.unlink()
+    owner = submit(daemon, 1500, "2GiB:3GiB")
+    assert allocated(daemon, owner) == 0
+    daemon.client.post(f"/v1/jobs/{owner.id}/cancel", JobView)
+    daemon.ended(owner.id)
+    gate.touch()  # before, the second run would have been refused what the first one got
+    until(lambda: [one for one in daemon.job(borrower.id).grants if one.memory_used_mib == 3000])
+    assert daemon.job(borrower.id).attempts == 2
+    owner = submit(daemon, 1500, "2GiB:3GiB")
+    waiting = until(lambda: view if (view := daemon.job(borrower.id)).state == "queued" else None)
     assert "waits 5 s: it was stopped 2 times" in (waiting.reason or "")
+    assert allocated(daemon, owner) == 0
     assert "waits 5 s" in events_until(daemon, borrower, "backing off")["backing off"]
     until(lambda: daemon.job(borrower.id).attempts == 3)
 
