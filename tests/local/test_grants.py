@@ -155,4 +155,4 @@ def test_grants_survive_a_kill_of_the_daemon(daemon: Daemon) -> None:
 )
 def test_an_impossible_range_is_refused(daemon: Daemon, memory: str, compute: str | None, said: str) -> None:
     with pytest.raises(RefusedByDaemonError, match=said):
-        submit(daemon, 1, memory, **({} if compute is None else {"compute": compute}))
+        submit(daemon, 1, memory, compute=compute)
