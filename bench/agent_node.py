@@ -80,6 +80,7 @@ async def allocate_directly(folder: Path, passing: Path) -> list[float]:
         host=host,
         common=prepare(host, find_library()),
         strict=False,
+        by_cdi=False,
         known_s=1.0,
         error_log=ErrorLog(),
         regions=Regions(host.regions.seen),

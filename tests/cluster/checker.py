@@ -33,6 +33,8 @@ INVENTORY, ORPHANS = "cotenant.io/inventory", "cotenant.io/orphans"
 HISTORY = 6000
 SHOWN = 60
 """lines of it that are shown with each violation"""
+BLIND_S = 5.0
+"""within which the API server must show that the pod of a container without its cards is deleted"""
 LASTING_S = 20.0
 """kubelet's list and the API server's may differ for less: each learns of a pod at its own time"""
 
@@ -84,6 +86,7 @@ class Checker:
         self._gone: dict[str, Gone] = {}
         self._history: deque[str] = deque(maxlen=HISTORY)
         self._early: dict[tuple[str, str, str], str] = {}
+        self._blind: dict[tuple[str, str], float] = {}
         self._differing: dict[tuple[str, str, int], float] = {}
         self._twice: set[str] = set()
         self._wrongs: set[str] = set()
@@ -127,6 +130,7 @@ class Checker:
 
     def _judge(self, pod: Json) -> None:
         self._check_given(pod)
+        self._judge_blind()
         self._explain(pod["metadata"]["uid"])
         if node := pod["spec"].get("nodeName"):
             self._check_node(node, self.pods.values(), [], "by the API server's pods")
@@ -181,6 +185,9 @@ class Checker:
             return
         shares = [share for part in given.parts if part.name == container for share in part.shares]
         cards = [share.card for share in shares]
+        if cards and not seen["gpus"] and not seen["preloaded"]:
+            self._see_nothing(uid, container)
+            return
         limits = [line.split()[1:3] for line in (seen["limits"] or "").splitlines() if line.startswith("gpu ")]
         facts = {
             "cards": (seen["gpus"], cards),
@@ -244,7 +251,26 @@ class Checker:
         if given is None:
             self._early[uid, container, "visible"] = visible
         elif visible != (should_be := ",".join(given.cards_of(container)) or "void"):
-            self.wrong(f"{self._name(uid)}/{container} sees {visible}, was given {should_be}")
+            if visible == "void":
+                self._see_nothing(uid, container)
+            else:
+                self.wrong(f"{self._name(uid)}/{container} sees {visible}, was given {should_be}")
+
+    def _see_nothing(self, uid: str, container: str) -> None:
+        """A container sees no card though its pod was given one: harmless, and right only if the pod is deleted.
+
+        Kubelet forgets the devices of a pod that is deleted by force while it starts, and starts it all the same.
+        """
+        if (uid, container) not in self._blind:
+            self._count("containers without their cards")
+            self.note(f"{self._name(uid)}/{container} sees no card")
+            self._blind[uid, container] = self._clock()
+        self._judge_blind()
+
+    def _judge_blind(self) -> None:
+        for (uid, container), since in self._blind.items():
+            if uid in self.pods and self._clock() - since > BLIND_S:
+                self.wrong(f"{self._name(uid)}/{container} sees no card, and its pod is not deleted")
 
     def _explain(self, uid: str) -> None:
         """Judges what was observed of a pod before the API server showed it."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.carrying import was_given_up
 from tests.cluster.chaos import NODE_PROGRAMS, OTHERS, Create, Delete, Fault, plan_for
-from tests.cluster.checker import LASTING_S, ORPHANS, Checker, Listed, Process
+from tests.cluster.checker import BLIND_S, LASTING_S, ORPHANS, Checker, Listed, Process
 from tests.cluster.counting import ASSIGNMENT, NAMES, Capacity, Json, Part, Share, Sum, peak
 
 LARGE, SMALL, ELSEWHERE = "GPU-a", "GPU-b", "GPU-c"
@@ -195,6 +195,19 @@ def test_a_container_that_sees_something_else_is_found(checker: Checker, what: s
     assert f"a/c sees {what}" in found(checker)
 
 
+def test_a_container_that_sees_no_card_is_found_unless_its_pod_is_deleted(checker: Checker, clock: Clock) -> None:
+    for name in ("stays", "leaves"):
+        checker.pod("ADDED", pod(name))
+        checker.report(f"uid-{name}", "c", seen(gpus=[], preloaded=""))
+        checker.living("one", [process(name, visible="void")])
+    checker.pod("DELETED", pod("leaves", version=2))
+    assert checker.violations == []
+    clock.now += BLIND_S + 1
+    checker.pod("ADDED", pod("another", memory=100))
+    (found,) = checker.violations
+    assert found.startswith("stays/c sees no card, and its pod is not deleted")
+
+
 def test_a_container_without_cards_that_sees_one_is_found(checker: Checker) -> None:
     checker.pod("MODIFIED", pod("a"))
     checker.report("uid-a", "plain", seen())
@@ -234,8 +247,8 @@ def test_processes_that_live_together_and_must_not_are_found_whatever_the_api_se
 
 def test_a_process_that_sees_another_card_is_found(checker: Checker) -> None:
     checker.pod("MODIFIED", pod("a"))
-    checker.living("one", [process("a", visible="void")])
-    assert f"a/c sees void, was given {LARGE}" in found(checker)
+    checker.living("one", [process("a", visible=SMALL)])
+    assert f"a/c sees {SMALL}, was given {LARGE}" in found(checker)
 
 
 @pytest.mark.parametrize("before", ["DELETED", "MODIFIED"])

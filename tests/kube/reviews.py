@@ -74,9 +74,9 @@ def written(
     return pod_object(containers, init, annotations or {}, None, spec)
 
 
-def admitted(made: Json, settings: KubeSettings = SETTINGS) -> Json:
+def admitted(made: Json, settings: KubeSettings = SETTINGS, *, by_cdi: bool = False) -> Json:
     """Return the pod after admission."""
-    return changed(made, mutate(review(made), settings))
+    return changed(made, mutate(review(made), settings, by_cdi=by_cdi))
 
 
 def changed(made: Json, answer: bytes) -> Json:

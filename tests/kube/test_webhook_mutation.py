@@ -62,6 +62,24 @@ def test_a_container_is_prepared_for_all_that_the_binding_will_tell_it(dialect: 
     assert "volumeMounts" not in app(pod, 1)
 
 
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_by_cdi_a_pod_does_not_name_its_gpus_itself_unless_its_vendor_has_no_cdi(dialect: Any) -> None:
+    written_pod = written({dialect.count: 1}, {})
+    pod = admitted(written_pod, by_cdi=True)
+    assert admitted(pod, by_cdi=True) == pod
+    usual = environment(app(admitted(written_pod)))
+    hidden = {VISIBLE: HIDDEN[VISIBLE]} if dialect.vendor.row.cdi_kind else {}
+    assert environment(app(pod)) == {**usual, **hidden}
+
+
+def test_by_cdi_the_variables_of_a_pod_still_tell_the_gpus_of_its_init_containers() -> None:
+    pod = admitted(written({"nvidia.com/gpu": 1}, init=[{"nvidia.com/gpu": 1}]), by_cdi=True)
+    assert {environment(one)[VISIBLE] for one in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])} == {
+        field(0, VISIBLE),
+        field(1, VISIBLE),
+    }
+
+
 @pytest.mark.parametrize(
     ("asked", "count", "gpus"),
     [

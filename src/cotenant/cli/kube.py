@@ -162,6 +162,7 @@ def scheduler(extender: str, status: str | None, lease: str | None, **options: A
     help="TLS certificate (PEM); reloaded when it changes.",
 )
 @click.option("--key", required=True, type=FILE, metavar="FILE", help="Private key of the certificate (PEM).")
+@click.option("--cdi", is_flag=True, help="The agents give GPUs to containers by CDI, so pods do not name them.")
 def webhook(listen: str, **options: Any) -> None:
     """Runs the webhook that prepares pods at their creation, or refuses them. It needs no access to the cluster."""
     from cotenant.kube.webhook.process import WebhookOptions, serve

@@ -60,7 +60,12 @@ class Node:
 
     @asynccontextmanager
     async def plugins(
-        self, resources: Sequence[str] = (GPU,), *, strict: bool = False, known_s: float = 20.0
+        self,
+        resources: Sequence[str] = (GPU,),
+        *,
+        strict: bool = False,
+        by_cdi: bool = False,
+        known_s: float = 20.0,
     ) -> AsyncIterator[Plugins]:
         """The plugins at work."""
         plugins = Plugins(
@@ -71,6 +76,7 @@ class Node:
             lambda: self.pods,
             ErrorLog(self.said.append),
             strict=strict,
+            by_cdi=by_cdi,
             look_s=0.05,
             known_s=known_s,
         )
@@ -94,11 +100,13 @@ async def node() -> AsyncIterator[Node]:
 
 
 @asynccontextmanager
-async def registered(*, strict: bool = False, machine: Machine = MACHINE) -> AsyncIterator[tuple[Node, Kubelet]]:
+async def registered(
+    *, strict: bool = False, by_cdi: bool = False, machine: Machine = MACHINE
+) -> AsyncIterator[tuple[Node, Kubelet]]:
     """A node whose kubelet knows its GPUs."""
     async with node() as here, kubelet_in(here.kubelet) as kubelet:
         here.machine = machine
-        async with here.plugins(strict=strict):
+        async with here.plugins(strict=strict, by_cdi=by_cdi):
             await until(lambda: GPU in kubelet.devices)
             yield here, kubelet
 

@@ -95,6 +95,17 @@ def test_a_pod_that_kubelet_knows_earlier_than_we_do_is_waited_for() -> None:
     asyncio.run(scenario())
 
 
+def test_with_mps_too_the_device_names_the_gpus_of_the_container_and_the_vendors_runtime_brings_them_in() -> None:
+    async def scenario() -> None:
+        async with registered(by_cdi=True) as (here, kubelet):
+            here.pods.append(bound("one", held(0, "GPU-c")))
+            kubelet.has("one", "app-0", GPU, "GPU-a::0")
+            await kubelet.pre_start(GPU, "GPU-a::0")
+            assert spec(here, "GPU-a::0") == {"env": ["NVIDIA_VISIBLE_DEVICES=GPU-c"]}
+
+    asyncio.run(scenario())
+
+
 def test_a_copied_record_is_an_error_to_kubelet() -> None:
     async def scenario() -> None:
         async with registered(strict=True) as (here, kubelet):

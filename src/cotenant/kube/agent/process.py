@@ -272,6 +272,7 @@ class Agent:
                 self._pods.pods,
                 self.error_log,
                 strict=self._options.strict,
+                by_cdi=self._options.mps and vendor.row.cdi_kind is not None,
                 mps=self.mps,
                 on_watch_change=self._changed.set,
             )

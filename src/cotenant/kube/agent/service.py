@@ -30,7 +30,7 @@ from cotenant.kube.agent.regions import Regions
 from cotenant.kube.agent.rpc import Context, Handler, handler_for, refuse
 from cotenant.kube.agent.strict import (
     KIND,
-    NOTHING,
+    UNSURE,
     Owned,
     VendorEdits,
     device_name,
@@ -109,6 +109,8 @@ class PluginState:
     host: HostPlaces
     common: CommonMounts
     strict: bool
+    by_cdi: bool
+    """Whether each container gets a CDI device of its own, which names its GPUs."""
     mps: NodeMps | None = None
     """None: no pod can be a client of MPS."""
     known_s: float
@@ -120,11 +122,6 @@ class PluginState:
     """The machine has changed."""
     given: GivenDevices = field(default_factory=GivenDevices)
     regions: Regions
-
-    @property
-    def by_cdi(self) -> bool:
-        """Whether each container gets a CDI device of its own."""
-        return self.strict or self.mps is not None
 
 
 class Service:
@@ -233,14 +230,10 @@ class Service:
         """Writes the CDI device of a container; if it is a client of MPS, after its control daemon runs."""
         state = self._state
         pod, owned = await self._owned(ids)
-        edits, given = VendorEdits(), owned
-        if state.strict:
-            edits = edits_for(state.vendor, owned.gpus, state.host.cdi_folders)
-        else:
-            given = Owned((), sure=False)  # its GPUs come by the variable of the container
+        edits = edits_for(state.vendor, owned.gpus, state.host.cdi_folders) if state.strict else VendorEdits()
         if state.mps is not None and pod is not None:
             edits = edits.adding(await state.mps.start(pod, owned.shares))
-        write_spec(state.host.cdi, device_name(self._resource, ids), state.vendor, given, edits)
+        write_spec(state.host.cdi, device_name(self._resource, ids), state.vendor, owned, edits)
 
     def _with_space(self, make: Callable[[], T]) -> T:
         """Makes a slice. If tenants have filled the space for it, what they added is truncated first."""
@@ -269,7 +262,7 @@ class Service:
             if pod is not None:
                 return pod, owned_by(pod, self._resource, ids, listed)
             if not self._state.strict and any(_starts_init(one, len(ids)) for one in self._state.pods()):
-                return None, NOTHING
+                return None, UNSURE
             if loop.time() >= until:
                 raise CotenantError(f"{self._resource}: {_unowned(ids, holders_of(self._resource, ids, listed))}")
             await asyncio.sleep(LOOK_S)

@@ -50,6 +50,7 @@ class Owned(NamedTuple):
 
 
 NOTHING = Owned((), sure=True)
+UNSURE = Owned((), sure=False)
 
 
 # Which container it is

@@ -32,10 +32,15 @@ _FOREIGN_RESOURCE = re.compile(r"nvidia\.com/(?:gpu(?:\..*)?|mig-.*)")
 _FILE_MODE = 0o644
 
 
-def with_gpus(container: Json, one: ContainerRequest) -> Json:
-    """Return a container that reads its GPUs and limits from the annotations that the binding will add."""
+def with_gpus(container: Json, one: ContainerRequest, *, by_cdi: bool = False) -> Json:
+    """Return a container that reads its GPUs and limits from the annotations that the binding will add.
+
+    With `by_cdi`, its GPUs are hidden here, and only the CDI device that the agent writes reveals them. Kubelet may
+    start a container of a pod that was just deleted without that device and without the library: it has no GPU either.
+    """
     dialect, gpus = one.amounts.dialect, one.amounts.container.gpus
-    names = variable_names(dialect, gpus)
+    by_device = dialect.vendor.row.runtime_variable if by_cdi and dialect.vendor.row.cdi_kind else None
+    names = [name for name in variable_names(dialect, gpus) if name != by_device]
     variables = [{"name": name, "valueFrom": {"fieldRef": _annotation(one.number, name)}} for name in names]
     changed = _with_env(container, [*(hidden for name, hidden in HIDDEN.items() if name not in names), *variables])
     mount = {"name": _volume_name(one.number), "readOnly": True, "mountPath": str(LIMITS_FOLDER)}

@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from cotenant.core.model import ContainerKind
 from cotenant.errors import InputError
 from cotenant.kube.api.names import MUTATE
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, decode_object, resources_of
@@ -37,17 +38,17 @@ from cotenant.kube.webhook.wishes import wishes_of
 _GATES = "schedulingGates"
 
 
-def webhook_routes(settings: KubeSettings) -> Routes:
-    """Return the routes that the API server calls."""
+def webhook_routes(settings: KubeSettings, *, by_cdi: bool = False) -> Routes:
+    """Return the routes that the API server calls; `by_cdi`: the agents of all nodes give GPUs to containers by CDI."""
 
     async def answer(_words: tuple[str, ...], body: bytes) -> Reply:
         # In a thread: a large pod takes a while, and its answer depends on nothing that changes in the event loop.
-        return Reply(await asyncio.to_thread(mutate, body, settings))
+        return Reply(await asyncio.to_thread(mutate, body, settings, by_cdi=by_cdi))
 
     return {MUTATE: Route(method="POST", answer=answer, most_bytes=MOST_BYTES)}
 
 
-def mutate(body: bytes, settings: KubeSettings) -> bytes:
+def mutate(body: bytes, settings: KubeSettings, *, by_cdi: bool = False) -> bytes:
     """Answer the review of a pod; InputError only if the body is not a review."""
     request = decode_review(body)
     creates = request.is_for("CREATE")
@@ -64,7 +65,7 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
         read = with_memory_in_mib(translated, request.namespace, settings)
         if read is not old:
             pod = msgspec.convert(read, PodManifest)
-        new, warnings = _prepare(read, pod, settings, request.namespace)
+        new, warnings = _prepare(read, pod, settings, request.namespace, by_cdi)
         return allow(request, old, new, warnings)
     except InputError as error:
         return refuse(request, str(error))
@@ -78,7 +79,9 @@ def _is_skipped(pod: PodManifest, namespace: str, settings: KubeSettings) -> boo
     return namespace in skipped.skip_namespaces or any(has_label(labels, one) for one in skipped.skip_labels)
 
 
-def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str) -> tuple[Json, tuple[str, ...]]:
+def _prepare(
+    old: Json, pod: PodManifest, settings: KubeSettings, namespace: str, by_cdi: bool
+) -> tuple[Json, tuple[str, ...]]:
     """Return the pod as it is admitted, and warnings for its author."""
     codec = settings.codec()
     annotations = without_assignment(pod.metadata.annotations)
@@ -88,7 +91,7 @@ def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str
     wishes = wishes_of(pod, pod_request, isolation_in(namespace, codec))
     annotations = {**wishes.annotations, **annotations}
     check_pod(pod, annotations, namespace, pod_request, settings)
-    spec = _with_containers(old.get("spec", {}), pod, pod_request, codec)
+    spec = _with_containers(old.get("spec", {}), pod, pod_request, codec, by_cdi)
     spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings.queue)
     if pod_request.containers or settings.scheduler.takes_over(pod.spec.scheduler_name):
         spec["schedulerName"] = settings.scheduler.name
@@ -119,8 +122,10 @@ def _are_numbers_valid(pod: PodManifest, annotations: dict[str, str]) -> bool:
     return len(names) == len(pod.spec.containers) + len(pod.spec.init_containers)
 
 
-def _with_containers(spec: Json, pod: PodManifest, pod_request: PodRequest, codec: Settings) -> Json:
+def _with_containers(spec: Json, pod: PodManifest, pod_request: PodRequest, codec: Settings, by_cdi: bool) -> Json:
     requests = {one.name: one for one in pod_request.containers}
+    # Kubelet gives the devices of an init container to another one later, and only variables tell their GPUs apart.
+    by_cdi = by_cdi and not any(one.amounts.container.kind is ContainerKind.INIT for one in pod_request.containers)
     # Kubelet ignores extended resources that its node does not have. If the user chose the node, they prove nothing.
     is_scheduled = not pod.spec.node_name
     resources = {one.name: resources_of(one) if is_scheduled else {} for _, one in containers_of(to_pod(pod, {}))}
@@ -128,7 +133,7 @@ def _with_containers(spec: Json, pod: PodManifest, pod_request: PodRequest, code
     def prepare(container: Json) -> Json:
         name = container.get("name", "")
         if name in requests:
-            return with_gpus(container, requests[name])
+            return with_gpus(container, requests[name], by_cdi=by_cdi)
         return without_gpus(container, resources[name], codec)
 
     changed = with_limits(spec, pod_request.containers)

@@ -27,6 +27,8 @@ class WebhookOptions:
     certificate: Path
     key: Path
     settings: Path | None = None
+    cdi: bool = False
+    """Whether the agents of all nodes give GPUs to containers by CDI."""
 
 
 def serve(options: WebhookOptions) -> None:
@@ -36,9 +38,9 @@ def serve(options: WebhookOptions) -> None:
         runner.run(_run(options, settings))
 
 
-def routes_of(settings: KubeSettings) -> Routes:
+def routes_of(settings: KubeSettings, *, by_cdi: bool = False) -> Routes:
     """The routes of its port. It depends on nothing else, so it is ready as soon as it answers."""
-    return {**webhook_routes(settings), **health_routes()}
+    return {**webhook_routes(settings, by_cdi=by_cdi), **health_routes()}
 
 
 async def _run(options: WebhookOptions, settings: KubeSettings) -> None:
@@ -48,7 +50,8 @@ async def _run(options: WebhookOptions, settings: KubeSettings) -> None:
     certificates = Certificates(
         options.certificate, options.key, report=lambda text: errors.report("certificate", text)
     )
-    listener = Listener(listen(*options.listen), application(routes_of(settings), errors), certificates)
+    routes = routes_of(settings, by_cdi=options.cdi)
+    listener = Listener(listen(*options.listen), application(routes, errors), certificates)
     print(f"cotenant: the webhook listens at {listener.address}", flush=True)
     async with asyncio.TaskGroup() as group:
         group.create_task(serve_all([listener], stop))
