@@ -16,6 +16,7 @@ from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation, signature
+from cotenant.sim.contention import Episode
 from cotenant.sim.experiment import Plan, check, run_one
 from cotenant.sim.timed import TimedRun, Timing
 
@@ -267,3 +268,39 @@ def test_with_re_pairing_a_job_moves_to_a_card_that_has_become_idle() -> None:
         found[repair] = timed.run(iter(jobs)).result("share", 0).summary
     assert (found[False]["moved"], found[True]["moved"]) == (0, 1)
     assert found[True]["mean_jct"] < found[False]["mean_jct"]
+
+
+class Doubling:
+    """Sizes are tried for 10 s, in which both do half of what they do alone, and all of it afterwards."""
+
+    def __init__(self, *after: float) -> None:
+        self._after = after
+
+    def episode(self, company: TenantSet) -> Episode | None:
+        return Episode(10.0, (0.5, 0.5), self._after) if company == PAIR else None
+
+
+def tuned_run(*arrivals: Arrival, after: tuple[float, float] = (1.0, 1.0), startup: float = 0.0) -> list[float]:
+    """The completion times of jobs of which two may share a GPU, shortest first."""
+    truth = world(0.6, 0.6)
+    machine = Machine(name="a", gpus=(Gpu(uuid="a-0", type="v100", slots=2),))
+    timing = Timing(startup=Seconds(startup), fragmentation=False, heat=False)
+    timed = TimedRun([machine], "share", {}, 0, timing, world=truth, belief=Oracle(truth), tuning=Doubling(*after))
+    result = timed.run(iter(arrivals)).result("share", 0)
+    assert result.summary["tuned"] <= 1
+    return [result.quantiles["jct"][i] for i in (0, 100)]
+
+
+def test_tenants_that_are_tuned_run_as_tuning_costs_and_then_as_it_gains() -> None:
+    both = arrival("a", "bert", 100), arrival("b", "lstm", 100)
+    assert tuned_run(*both) == pytest.approx([105, 105])
+    assert tuned_run(*both, startup=3.0) == pytest.approx([108, 108])
+    assert tuned_run(*both, after=(1.0, 0.5)) == pytest.approx([105, 5 + 100 + 47.5]), "the second is alone at the end"
+
+
+def test_an_episode_ends_with_the_pair() -> None:
+    assert tuned_run(arrival("a", "bert", 2), arrival("b", "lstm", 100)) == pytest.approx([4, 102])
+
+
+def test_jobs_whose_sizes_cannot_be_changed_are_not_tuned() -> None:
+    assert tuned_run(arrival("a", "bert", 100), arrival("b", "bert", 100)) == pytest.approx([100, 100])

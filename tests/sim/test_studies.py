@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.core.sharing.speeds import tenant_set_of
 from cotenant.sim.colocation import FILE, read_colocation
 from cotenant.sim.report.stats import Estimate
 from cotenant.sim.studies import contenders, gavel_fifo, placement, prediction, report, tuning
 from cotenant.sim.studies.contenders import Setting
 from cotenant.sim.studies.grids import Problem, choice, grids, middles, regrets
 from cotenant.sim.studies.study import Finding, Sample, Study, Task, judge, run_study
+from cotenant.sim.studies.tuned import NOISE_SCALE, TUNING, GridTuning, goodputs, tuned, window_seconds
 
 # What a study is made of
 
@@ -124,6 +126,25 @@ def test_differences_are_taken_seed_by_seed() -> None:
 
 
 # Tuning
+
+
+def test_an_episode_takes_the_time_of_its_windows_and_ends_no_worse_than_it_began(data: Path) -> None:
+    problems = middles("v100", NOISE_SCALE, data)
+    for problem in problems:
+        episode, before = tuned(problem, 1), goodputs(problem, problem.start)
+        shortest = min(window_seconds(problem, point) for point in problem.grid.together)
+        longest = max(window_seconds(problem, point) for point in problem.grid.together)
+        assert TUNING.probe < shortest <= episode.seconds <= (2 * TUNING.probes - 1) * longest
+        cost = sum(1 / speed for speed in episode.after) / sum(1 / speed for speed in before)
+        assert cost < 1 + TUNING.margin, "but for the noise of its measurements, never worse"
+    gained = [sum(tuned(one, 1).after) > sum(goodputs(one, one.start)) for one in problems]
+    assert sum(gained) > len(problems) / 2
+
+
+def test_programs_of_one_size_are_not_tuned(data: Path) -> None:
+    tuner = GridTuning(data, 1)
+    assert tuner.episode(tenant_set_of("v100", ["A3C", "LM (batch size 10)"])) is None
+    assert tuner.episode(tenant_set_of("v100", ["LM (batch size 5)", "LM (batch size 10)"])) is not None
 
 
 @pytest.mark.parametrize("card", tuning.GOALS)

@@ -9,7 +9,7 @@ same jobs still share the GPU when the measurement is due.
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Placement
@@ -32,8 +32,28 @@ class World(Protocol):
         ...
 
 
+class Episode(NamedTuple):
+    """The joint tuning of the batch sizes of two tenants. Speeds are those of training (goodput), relative to that of
+    each tenant alone at the size that its owner chose."""
+
+    seconds: float
+    during: tuple[float, ...]
+    """mean speed while sizes are tried, of each tenant"""
+    after: tuple[float, ...]
+    """speed at the sizes that were chosen"""
+
+
+class Tuning(Protocol):
+    """A simulated tuner."""
+
+    def episode(self, company: TenantSet) -> Episode | None:
+        """What happens if these tenants are tuned; None: their batch sizes cannot be changed."""
+        ...
+
+
 class Contention:
-    """The true rates of running jobs, and the queue of measurements that are reported to a belief."""
+    """The true rates of running jobs, the queue of measurements that are reported to a belief, and the tuning of
+    tenants that share a GPU."""
 
     def __init__(
         self,
@@ -43,6 +63,7 @@ class Contention:
         noise: float,
         random: Random,
         startup: Seconds = Seconds(0.0),
+        tuning: Tuning | None = None,
     ) -> None:
         self._world, self._belief = world, belief
         self._look, self._noise, self._random = look, noise, random
@@ -51,6 +72,13 @@ class Contention:
         self._waking: list[tuple[float, str]] = []
         self._due: list[tuple[float, int, str, int, Jobs]] = []
         self._sequence = 0
+        self.episodes = 0
+        """that came to their end"""
+        self._tuning = tuning
+        self._tuned: dict[tuple[str, int], dict[str, float]] = {}
+        """the present speed of each job on a GPU whose tenants are or were tuned"""
+        self._episodes: list[tuple[float, int, tuple[str, int], dict[str, float]]] = []
+        """when an episode ends, and the speeds from then on"""
 
     @property
     def next_measurement(self) -> float:
@@ -58,8 +86,8 @@ class Contention:
 
     @property
     def next_wake(self) -> float:
-        """The time at which the next job has started up, or infinity."""
-        return self._waking[0][0] if self._waking else float("inf")
+        """The time at which the next job has started up or the next tenants are tuned, or infinity."""
+        return min(queue[0][0] if queue else float("inf") for queue in (self._waking, self._episodes))
 
     def begin(self, job: str, now: float) -> None:
         """Lets a job start up: until then it makes no progress and slows no other job."""
@@ -67,9 +95,9 @@ class Contention:
             self._starting[job] = now + self._startup
             heappush(self._waking, (now + self._startup, job))
 
-    def wake(self, now: float) -> list[str]:
-        """Returns the jobs that have started up by now."""
-        found = []
+    def wake(self, cluster: Cluster, now: float) -> list[str]:
+        """Returns jobs that have started up by now, and one job of each GPU whose tenants were tuned by now."""
+        found = self._end_episodes(cluster, now)
         while self._waking and self._waking[0][0] <= now:
             due, job = heappop(self._waking)
             if self._starting.get(job) == due:  # otherwise it was evicted and has begun again
@@ -96,6 +124,33 @@ class Contention:
                 self._sequence += 1
                 heappush(self._due, (now + self._look, self._sequence, node, gpu, jobs))
 
+    def tune(self, cluster: Cluster, placements: Iterable[Placement], now: float) -> None:
+        """Begins an episode on every GPU of these placements that has two tenants."""
+        if self._tuning is None:
+            return
+        for place in self.tenants(cluster, placements):
+            node = cluster.node(place[0])
+            tenants = sorted(tenants_on(node, place[1]), key=lambda one: str(one.demand.workload))
+            together = company(node, place[1], (one.demand for one in tenants))
+            episode = self._tuning.episode(together) if len(tenants) == 2 else None
+            if episode is not None:
+                jobs = [one.job for one in tenants]
+                self._tuned[place] = dict(zip(jobs, episode.during, strict=True))
+                self._sequence += 1
+                ends = now + self._startup + episode.seconds
+                after = dict(zip(jobs, episode.after, strict=True))
+                heappush(self._episodes, (ends, self._sequence, place, after))
+
+    def _end_episodes(self, cluster: Cluster, now: float) -> list[str]:
+        found = []
+        while self._episodes and self._episodes[0][0] <= now:
+            _, _, place, after = heappop(self._episodes)
+            if {one.job for one in tenants_on(cluster.node(place[0]), place[1])} == after.keys():
+                self._tuned[place] = after
+                self.episodes += 1
+                found.append(min(after))
+        return found
+
     def measure_next(self, cluster: Cluster, now: float) -> Jobs | None:
         """Takes the next due measurement whose jobs still share the GPU, reports it to the belief, and returns the
         jobs."""
@@ -114,9 +169,10 @@ class Contention:
         if placement.job.id in self._starting:
             return 0.0
         node, workload = cluster.node(placement.slot.node), placement.job.demand.workload
-        working = [tenant.demand for tenant in tenants_on(node, gpu) if tenant.job not in self._starting]
-        together = company(node, gpu, working)
-        return (
-            self._world.alone(together.gpu_type, workload)
-            * self._world.speeds(together)[together.workloads.index(workload)]
-        )
+        working = [tenant for tenant in tenants_on(node, gpu) if tenant.job not in self._starting]
+        together = company(node, gpu, (tenant.demand for tenant in working))
+        alone = self._world.alone(together.gpu_type, workload)
+        tuned = self._tuned.get((node.name, gpu), {})
+        if tuned.keys() == {tenant.job for tenant in working}:
+            return alone * tuned[placement.job.id]
+        return alone * self._world.speeds(together)[together.workloads.index(workload)]

@@ -35,7 +35,7 @@ from cotenant.core.sharing.speeds import UNDISTURBED, Belief, Predicted
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
-from cotenant.sim.contention import Contention, Jobs, World
+from cotenant.sim.contention import Contention, Jobs, Tuning, World
 from cotenant.sim.fill import ONLINE, Watch
 from cotenant.sim.results import RunResult
 from cotenant.sim.running import Finishes, Progress, Running
@@ -86,6 +86,7 @@ class TimedRun:
         watches: Sequence[Watch] = (),
         world: World | None = None,
         belief: Belief | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         machines = list(machines)
         if belief is None:  # without a world no job slows another one down, and the policy may know that
@@ -105,7 +106,9 @@ class TimedRun:
         random = Random(seed)
         self._draw = random.randrange
         self._contention = (
-            None if world is None else Contention(world, belief, timing.look, timing.noise, random, timing.startup)
+            None
+            if world is None
+            else Contention(world, belief, timing.look, timing.noise, random, timing.startup, tuning)
         )
         self._metrics = TimedMetrics(
             self._cluster,
@@ -232,6 +235,7 @@ class TimedRun:
         for placements in by_job.values():
             self._start_job(tuple(placements), now, decision.crowding)
         if self._contention is not None:
+            self._contention.tune(self._cluster, decision.placements, now)
             for placements in by_job.values():
                 sharing = self._update_rates(self._contention, placements, now)
                 self._contention.schedule_measurements(sharing, now)
@@ -322,11 +326,12 @@ class TimedRun:
         return sharing
 
     def _measure_due(self, contention: Contention, now: float) -> bool:
-        """Handles the ends of start-ups and the measurements that are due; whether GPUs were freed."""
+        """Handles the ends of start-ups and of tuning, and the measurements that are due; whether GPUs were freed."""
         freed = False
-        for job_id in contention.wake(now):
+        for job_id in contention.wake(self._cluster, now):
             if job_id in self._running:
                 self._update_rates(contention, self._running[job_id].placements, now)
+        self._tally.tuned = contention.episodes
         while (jobs := contention.measure_next(self._cluster, now)) is not None:
             freed |= self._judge_newest(jobs, now)
         return freed

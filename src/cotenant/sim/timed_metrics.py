@@ -33,6 +33,7 @@ class Tally:
     trials: int = 0
     reverted: int = 0
     moved: int = 0
+    tuned: int = 0
 
 
 class TimedMetrics:
@@ -110,6 +111,7 @@ class TimedMetrics:
                 "trials": float(tally.trials),
                 "reverted": float(tally.reverted),
                 "moved": float(tally.moved),
+                "tuned": float(tally.tuned),
             }
         if tally.completions:
             summary |= {

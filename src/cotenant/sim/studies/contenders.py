@@ -25,6 +25,7 @@ from cotenant.sim.arrivals import Arrival
 from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.sim.fill import Watch
 from cotenant.sim.results import RunResult
+from cotenant.sim.studies.tuned import GridTuning
 from cotenant.sim.studies.worlds import KINDS, simulated_world
 from cotenant.sim.timed import TimedRun, Timing
 
@@ -60,6 +61,8 @@ class Contender:
     belief: Callable[["Instance"], Belief]
     repair: bool = False
     """whether jobs that share a GPU move to GPUs that become idle"""
+    tune: bool = False
+    """whether the batch sizes of jobs that share a GPU are tuned"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,8 @@ CONTENDERS: Mapping[str, Contender] = {
     "cotenant": Contender("cotenant", "aged", predicted),
     "cotenant-oracle": Contender("cotenant", "aged", lambda instance: Oracle(instance.world)),
     "cotenant-repair": Contender("cotenant", "aged", predicted, repair=True),
+    "cotenant-tuned": Contender("cotenant", "aged", predicted, tune=True),
+    "cotenant-both": Contender("cotenant", "aged", predicted, repair=True, tune=True),
 }
 """Lucid gets sharing scores from the whole table, as if every workload had been profiled long enough."""
 
@@ -182,6 +187,7 @@ def run(name: str, setting: Setting, seed: int, data: Path, watches: Sequence[Wa
         watches,
         world=instance.world.on(setting.gpu_type),
         belief=contender.belief(instance),
+        tuning=GridTuning(data, seed) if contender.tune else None,
     )
     return timed.run(iter(instance.arrivals)).result(name, seed)
 

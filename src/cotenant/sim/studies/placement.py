@@ -3,23 +3,14 @@
 """Compares the mean completion time of our policy with that of other policies, seed by seed."""
 
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cotenant.core.cluster import Cluster
-from cotenant.core.model import Job
-from cotenant.core.placement.deciding import Decision
-from cotenant.core.placement.ranking import Policy
-from cotenant.core.sharing import orders as sharing
-from cotenant.core.sharing.speeds import TenantSet
-from cotenant.sim.colocation import signature
 from cotenant.sim.report import axes
 from cotenant.sim.report.charts import Figure
 from cotenant.sim.report.stats import Estimate
 from cotenant.sim.studies.contenders import Setting
 from cotenant.sim.studies.contenders import run as simulate
-from cotenant.sim.studies.grids import Problem, choice, grids
 from cotenant.sim.studies.study import (
     Finding,
     Sample,
@@ -34,9 +25,17 @@ from cotenant.sim.studies.study import (
     row,
     runs_of,
 )
+from cotenant.sim.studies.tuned import NOISE_SCALE, TUNING
 
 HOUR = 3600.0
-OURS, ORACLE, REPAIR = "cotenant", "cotenant-oracle", "cotenant-repair"
+OURS, ORACLE = "cotenant", "cotenant-oracle"
+MOVES, EPISODES = ("moved", "moves, each of which loses 60 s of work"), ("tuned", "episodes of tuning")
+ADDITIONAL = {
+    "cotenant-repair": ("Additional: re-pairing (jobs that share move to GPUs that become idle)", (MOVES,)),
+    "cotenant-tuned": ("Additional: batch tuning of jobs that share", (EPISODES,)),
+    "cotenant-both": ("Additional: re-pairing and batch tuning", (MOVES, EPISODES)),
+}
+"""what engines do besides placing jobs: the title of its part of the tables, and what is counted"""
 RIVALS = ("iadeep", "coscheml", "lucid", "sjf")
 NEAR_ORACLE = 2.0
 """percent by which our policy may be above its own result with true speeds"""
@@ -48,9 +47,6 @@ SETTINGS = {
 }
 NOT_ABOVE = {("P100, load 1.1", "sjf")}
 """(setting, policy) for which the target is only not to be worse: interference is mild and the load is low"""
-
-NOISE_SCALE = 8.0
-"""gradient noise scale at which the gain of batch tuning is computed, in multiples of the default batch size"""
 
 MILD = {
     "V100, load 0.6": Setting(gpu_type="v100", load=0.6),
@@ -79,7 +75,9 @@ NO_HARM = 0.5
 
 
 def tasks(seeds: Sequence[int]) -> list[Task]:
-    return [Task(part, who, seed) for seed in seeds for part in SETTINGS for who in (OURS, ORACLE, REPAIR, *RIVALS)]
+    return [
+        Task(part, who, seed) for seed in seeds for part in SETTINGS for who in (OURS, ORACLE, *ADDITIONAL, *RIVALS)
+    ]
 
 
 def mild_tasks(seeds: Sequence[int]) -> list[Task]:
@@ -91,75 +89,19 @@ def world_tasks(seeds: Sequence[int]) -> list[Task]:
 
 
 def run(task: Task, data: Path) -> Sample:
-    formed: Counter[TenantSet] = Counter()
-
-    def watch(_job: Job, _before: Cluster, _policy: Policy, decision: Decision | None) -> None:
-        if decision is not None:
-            formed.update(_pairs(decision))
-
-    setting = (SETTINGS | MILD | WORLDS)[task.part]
-    ours = task.who == OURS
-    result = simulate(task.who, setting, task.seed, data, [watch] if ours else [])
-    found = {
-        name: result.summary[name]
-        for name in ("mean_jct", "p95_jct", "makespan", "shared", "trials", "reverted", "moved")
-    }
-    if ours and task.part not in WORLDS:
-        found |= _tuned(formed, task.seed, data)
-    return Sample(found, tuple(result.quantiles["jct"]))
-
-
-def _pairs(decision: Decision) -> Iterator[TenantSet]:
-    """The groups of workloads that a decision puts on one GPU."""
-    for placement in decision.placements:
-        node = decision.cluster.node(placement.slot.node)
-        for gpu in placement.slot.gpus:
-            tenants = sharing.tenants_on(node, gpu)
-            if len(tenants) > 1:
-                yield sharing.company(node, gpu, (tenant.demand for tenant in tenants))
-
-
-def _tuned(formed: Counter[TenantSet], seed: int, data: Path) -> dict[str, float]:
-    """By how many percent batch tuning would reduce the summed slowdown of the pairs that were formed."""
-    saved = {company: _saved(company, seed, data) for company in formed}
-    total = formed.total() or 1
-    return {
-        "tuned": sum(count * (saved[company] or 0.0) for company, count in formed.items()) / total,
-        "tunable": 100 * sum(count for company, count in formed.items() if saved[company] is not None) / total,
-    }
-
-
-def _saved(company: TenantSet, seed: int, data: Path) -> float | None:
-    """In percent; None if one of the two workloads has one batch size only."""
-    one, other = (signature(str(workload), 1.0) for workload in company.workloads)
-    if one.family is None or other.family is None or one.batch is None or other.batch is None:
-        return None
-    start = one.batch, other.batch
-    problem = Problem(grids(company.gpu_type, data)[one.family, other.family], start, NOISE_SCALE)
-    return 100 * (1 - problem.cost(choice(problem, seed)) / problem.cost(start))
+    result = simulate(task.who, (SETTINGS | MILD | WORLDS)[task.part], task.seed, data)
+    names = ("mean_jct", "p95_jct", "makespan", "shared", "trials", "reverted", "moved", "tuned")
+    return Sample({name: result.summary[name] for name in names}, tuple(result.quantiles["jct"]))
 
 
 def findings(samples: Samples) -> Iterator[Finding]:
     for part in SETTINGS:
         yield from _compared(part, samples)
-    for part in SETTINGS:
-        moved = over_seeds(numbers(samples, part, REPAIR, "moved"))
-        yield row(
-            "Additional: re-pairing (jobs that share move to GPUs that become idle)",
-            f"{part}: against {OURS} without",
-            paired(samples, part, OURS, REPAIR),
-            "%",
-            note=f"{moved.mean:.0f} moves, each of which loses 60 s of work",
-        )
-    for part in SETTINGS:
-        tuned, tunable = (over_seeds(numbers(samples, part, OURS, name)) for name in ("tuned", "tunable"))
-        yield row(
-            "Additional: batch tuning of the pairs that were formed",
-            f"{part}: less summed slowdown",
-            tuned,
-            "%",
-            note=f"phi/m0 {NOISE_SCALE:g}; {tunable.mean:.0f} % of the pairs are tunable, the others count as 0",
-        )
+    for who, (title, did) in ADDITIONAL.items():
+        for part in SETTINGS:
+            counts = [f"{over_seeds(numbers(samples, part, who, name)).mean:.0f} {text}" for name, text in did]
+            name, gap = f"{part}: against {OURS} without", paired(samples, part, OURS, who)
+            yield row(title, name, gap, "%", verdict=judge(gap, 0.0), note=", ".join(counts))
 
 
 def _compared(part: str, samples: Samples) -> Iterator[Finding]:
@@ -240,8 +182,12 @@ STUDY = Study(
         "`cotenant-oracle` is our policy with the true speeds in place of predictions. Durations are known exactly, "
         "or estimated with a log-normal error of sigma 1.\n\n"
         "The additional results are not part of any other value: moving jobs that share to GPUs that become idle, and "
-        "batch tuning. The value for batch tuning is what the joint tuner would save on the pairs that were formed; it "
-        "is not simulated."
+        "batch tuning. Both are simulated with their costs: a move loses 60 s of work, and an episode of tuning has a "
+        "window at the jobs' own sizes before and after each of at most seven trials, each at least 1 s and eight "
+        f"steps long. The tuner is that of the engines, with {TUNING.noise:.0%} noise in what it measures and a "
+        f"gradient noise scale of {NOISE_SCALE:g} times the batch size. Jobs have the batch sizes of Gavel's table; "
+        "sizes that it does not have are not tried, programs with one size are not tuned, and a job alone keeps its "
+        "own size."
     ),
     seeds=tuple(range(100, 110)),
     tasks=tasks,
