@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import yaml
 
-from cotenant.core.placement.policies import LIVE_QUEUES
+from cotenant.core.placement.policies import QUEUES
 from cotenant.kube import settings as module
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.install.chart import checked_values
@@ -146,7 +146,7 @@ def test_settings_are_found_on_pages() -> None:
 
 
 def test_every_queue_order_and_every_dialect_is_documented() -> None:
-    assert [name for name in (*LIVE_QUEUES, *(dialect.name for dialect in DIALECTS)) if f"`{name}`" not in PAGE] == []
+    assert [name for name in (*QUEUES, *(dialect.name for dialect in DIALECTS)) if f"`{name}`" not in PAGE] == []
 
 
 def test_every_setting_has_a_docstring() -> None:

@@ -128,7 +128,7 @@ def add_largest(scratch: Scratch) -> None:
         """),
     )
     scratch.replace(COMMANDS, r"fifo\\\|fair", r"fifo\\|largest\\|fair")
-    scratch.replace(SETTINGS, r"`fifo`, `sjf`", "`fifo`, `largest`, `sjf`")
+    scratch.replace(SETTINGS, r"`fifo`, `fair`", "`fifo`, `largest`, `fair`")
 
 
 def test_recipe_queue_order(scratch: Scratch) -> None:

@@ -17,6 +17,7 @@ from cotenant.kube.scheduler.gangs import NO_GROUPS, Gangs, GangSlots, GroupSize
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.queue import Pass, Queue
 from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
+from cotenant.kube.scheduler.usage import Usage
 from cotenant.kube.settings import QueuePart
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import CORES, GPU, MEMORY, bound, waiting
@@ -86,8 +87,10 @@ class World:
         placer = Placer(
             state, quotas, policy=policy, belief=belief, must_wait=gangs.must_wait, reserved=backfill.reserved_from
         )
-        waiting_queue = Queue(GangSlots(state, quotas, placer), gangs, backfill, queue, hold_s=HOLD_S)
-        return cls(state, placer, gangs, backfill, waiting_queue, quotas, {})
+        usage = Usage(state, queue, lambda: TODAY + world.now) if queue.order == "fair" else None
+        waiting_queue = Queue(GangSlots(state, quotas, placer), gangs, backfill, queue, hold_s=HOLD_S, usage=usage)
+        world = cls(state, placer, gangs, backfill, waiting_queue, quotas, {})
+        return world
 
     def why(self, name: str) -> str:
         """What the queue says about a waiting pod."""

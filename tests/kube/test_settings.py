@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.core.placement.policies import LIVE_QUEUES
+from cotenant.core.placement.policies import QUEUES
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.codec.request import request_of
@@ -100,13 +100,13 @@ def test_what_is_not_understood_is_refused_in_one_line(text: str, said: str) -> 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("order", LIVE_QUEUES)
+@pytest.mark.parametrize("order", QUEUES)
 def test_every_queue_order_of_the_core_is_a_setting(order: str) -> None:
     assert parse_settings(f"queue: {{order: {order}}}".encode()).queue.order == order
 
 
 def test_an_unknown_queue_order_is_refused_with_the_known_ones_but_by_agents_which_have_no_queue() -> None:
-    with pytest.raises(InputError, match=f"unknown queue order 'lifo'; expected one of {', '.join(LIVE_QUEUES)}"):
+    with pytest.raises(InputError, match=f"unknown queue order 'lifo'; expected one of {', '.join(QUEUES)}"):
         parse_settings(b"queue: {order: lifo}")
     assert parse_settings(b"queue: {order: lifo}", check_queue=False).queue.order == "lifo"
 

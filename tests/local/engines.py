@@ -14,6 +14,7 @@ from cotenant.core.model import Gpu, Gpus, Machine, Placement, Slot
 from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import MiB
 from cotenant.history.decisions import DecisionRecorder
+from cotenant.local.account_settings import NO_RULES, AccountRules
 from cotenant.local.attempts import Status
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
@@ -65,6 +66,7 @@ def engine_on(
     queue: str = "fifo",
     belief: Belief | None = None,
     decisions: DecisionRecorder | None = None,
+    accounts: AccountRules = NO_RULES,
 ) -> Iterator[tuple[Engine, Journal]]:
     """An engine and its journal; use it within an event loop."""
     with Journal.open(state / "journal.db") as journal:
@@ -78,7 +80,7 @@ def engine_on(
             launch=never_starts,
             decisions=decisions,
         )
-        settings = Settings(policy=policy, queue=queue, draw=lambda n: n - 1, belief=belief)
+        settings = Settings(policy=policy, queue=queue, draw=lambda n: n - 1, belief=belief, accounts=accounts)
         yield Engine(resources, settings), journal
 
 

@@ -88,7 +88,12 @@ Examples:
     default="fifo",
     show_default=True,
     shell_complete=complete_queues,
-    help="Queue order among jobs of equal priority (fifo, sjf, …).",
+    help="Queue order among jobs of equal priority (fifo, fair, sjf, …).",
+)
+@click.option(
+    "--accounts",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with the weights and limits of users and groups. Default: equal weights, no limits.",
 )
 @click.option(
     "--backfill/--no-backfill",
@@ -160,6 +165,7 @@ def up(
     gpu_memory: str | None,
     policy: str,
     queue: str,
+    accounts: Path | None,
     backfill: bool,
     probe: float,
     look: float,
@@ -195,6 +201,7 @@ def up(
         gpu_memory=gpu_memory,
         policy=policy,
         queue=queue,
+        accounts=accounts,
         backfill=backfill,
         probe_s=probe,
         look_s=look,

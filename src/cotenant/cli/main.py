@@ -54,6 +54,7 @@ SECTIONS = {
         "gpus": ("gpus", "Lists the GPUs and their tenants."),
         "cordon": ("gpus", "Stops placing new jobs on a GPU."),
         "uncordon": ("gpus", "Allows new jobs on a GPU again."),
+        "accounts": ("accounts", "Lists users and groups, their use and their limits."),
         "mig": ("mig", "Plans MIG layouts for the jobs that wait."),
         "drain": ("gpus", "Cordons a GPU and waits until no job is left on it."),
     },

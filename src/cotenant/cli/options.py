@@ -169,9 +169,9 @@ def complete_policies(_context: click.Context, _parameter: click.Parameter, inco
 
 
 def complete_queues(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from cotenant.core.placement.policies import LIVE_QUEUES
+    from cotenant.core.placement.policies import QUEUES
 
-    return _last_of_list(incomplete, list(LIVE_QUEUES))
+    return _last_of_list(incomplete, list(QUEUES))
 
 
 def complete_states(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

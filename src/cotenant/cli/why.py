@@ -97,6 +97,7 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
             f"{counted(ahead, 'job') if ahead else 'no job'} {'are' if ahead > 1 else 'is'} ahead of it in the queue"
         )
         lines.append(f"it waits: {reason}" if answer.get("outside") else f"it waits: {reason}; {position}")
+        lines += [f"shares: {answer['shares']}"] if answer.get("shares") else []
         lines += _overtaking(answer)
         lines += suggestion_lines(_suggestions(answer), wide=wide, one_machine=True)
     if answer.get("isolation") is not None:

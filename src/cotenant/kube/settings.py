@@ -201,15 +201,27 @@ class QueuePart(_Section, frozen=True):
     """Queue order: a name from the core's table of queue orders."""
     backfill: bool = True
     """Whether GPUs are reserved for the first pod or gang that does not fit, so that later ones do not delay it."""
+    account_label: str = ""
+    """Of `fair`: label of pods by whose value the pods of a namespace are told apart; empty: they share one account."""
+    half_life_s: Annotated[float, Meta(gt=0, le=31_536_000)] = 604_800.0
+    """Of `fair`: seconds in which half of the past use is forgotten."""
+    weights: Mapping[str, Annotated[float, Meta(gt=0, le=1_000_000)]] = {}
+    """Of `fair`: weights of namespaces, and of `namespace/value` with `account-label`; 1 if not listed."""
 
     def check(self) -> None:
-        """InputError if the queue order is unknown."""
-        from cotenant.core.placement.policies import LIVE_QUEUES  # loads numpy, which an agent must not
+        """InputError if the queue order is unknown, or the name of an account is none."""
+        from cotenant.core.placement.policies import QUEUES  # both load numpy, which an agent must not
+        from cotenant.core.queueing.fair import parse_account
 
-        if self.order not in LIVE_QUEUES:
+        if self.order not in QUEUES:
             raise InputError(
-                f"queue.order: unknown queue order {self.order!r:.60}; expected one of {', '.join(LIVE_QUEUES)}"
+                f"queue.order: unknown queue order {self.order!r:.60}; expected one of {', '.join(QUEUES)}"
             )
+        for name in self.weights:
+            try:
+                parse_account(name)
+            except ValueError as error:
+                raise InputError(f"queue.weights: {error}") from None
 
     def takes(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Return whether a new pod has to queue."""

@@ -26,6 +26,7 @@ from cotenant.local.openapi import describe
 from cotenant.local.queries import UnknownError
 from cotenant.wire.explanation import WhatIf, WhatIfRequest
 from cotenant.wire.local import (
+    AccountView,
     DrainRequest,
     GpuView,
     JobRequest,
@@ -98,6 +99,13 @@ ENDPOINTS = (
         query=(("workload", "string"),),
     ),
     Endpoint("GET", "/v1/gpus", "List the GPUs and their tenants", handlers.gpus, list[GpuView]),
+    Endpoint(
+        "GET",
+        "/v1/accounts",
+        "List users and groups with what they use, their shares and their limits",
+        handlers.accounts,
+        list[AccountView],
+    ),
     Endpoint("POST", "/v1/gpus/{gpu}/cordon", "Place no new jobs on a GPU", handlers.cordon, GpuView),
     Endpoint("POST", "/v1/gpus/{gpu}/uncordon", "Place jobs on a GPU again", handlers.uncordon, GpuView),
     Endpoint(

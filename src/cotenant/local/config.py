@@ -14,6 +14,7 @@ from cotenant.core.units import Seconds
 from cotenant.history.decisions import DecisionRecorder
 from cotenant.history.store import History
 from cotenant.local import attempts
+from cotenant.local.account_settings import NO_RULES, AccountRules
 from cotenant.local.isolation import JobIsolation
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.journal import Journal
@@ -76,6 +77,8 @@ class Settings:
     """how long tenants are measured together before their speeds are believed"""
     belief: Belief | None = None
     """predicts speeds; None: a new predictor"""
+    accounts: AccountRules = NO_RULES
+    """weights and limits of users and groups"""
     keep: PruneRequest = KEEP_ALL
     """which folders of ended jobs are removed every hour; without limits, none"""
     draw: Draw = random.randrange

@@ -20,13 +20,14 @@ from typing import Any, NoReturn
 import uvicorn
 from starlette.types import ASGIApp
 
-from cotenant.core.placement.policies import LIVE_QUEUES, build_policy
+from cotenant.core.placement.policies import QUEUES, build_policy
 from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import MiB, Seconds, parse_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.history.decisions import DecisionRecorder, begin_line
 from cotenant.history.segments import FolderSegments, SegmentError
 from cotenant.history.store import DAY_S, History, HistoryError, Limits
+from cotenant.local.account_settings import NO_RULES, AccountRules, read_accounts
 from cotenant.local.api import application
 from cotenant.local.config import Resources, Settings
 from cotenant.local.devices import ORDER
@@ -83,6 +84,8 @@ class Options:
     policy: str = "least-loaded"
     queue: str = "fifo"
     backfill: bool = True
+    accounts: Path | None = None
+    """file with weights and limits of users and groups"""
     probe_s: float = 1.0
     """seconds that each trial of batch sizes is measured"""
     look_s: float = OBSERVE_S
@@ -139,6 +142,7 @@ def run(options: Options, pages: MakePages | None = None) -> None:
             policy=options.policy,
             queue=options.queue,
             backfill=options.backfill,
+            accounts=_accounts(options),
             tuning=Tuning(probe=Seconds(options.probe_s)),
             observe=Seconds(options.look_s),
             keep=options.keep,
@@ -149,6 +153,10 @@ def run(options: Options, pages: MakePages | None = None) -> None:
             host, port = browsers.getsockname()
             engine.pages = pages(engine, options.state, f"http://{host}:{port}")
         asyncio.run(serve(engine, options, sockets, certificate, browsers))
+
+
+def _accounts(options: Options) -> AccountRules:
+    return NO_RULES if options.accounts is None else read_accounts(options.accounts)
 
 
 def _history(options: Options, stack: ExitStack, notes: list[str]) -> History | None:
@@ -337,12 +345,13 @@ def open_sockets(options: Options, stack: ExitStack) -> Iterable[tuple[socket.so
 
 def check(options: Options) -> None:
     """Refuses options that no daemon could be started with."""
-    if options.queue not in LIVE_QUEUES:
-        raise InputError(f"--queue {options.queue!r:.60}: unknown queue order; choose one of {', '.join(LIVE_QUEUES)}")
+    if options.queue not in QUEUES:
+        raise InputError(f"--queue {options.queue!r:.60}: unknown queue order; choose one of {', '.join(QUEUES)}")
     try:
         build_policy(options.policy, queue=options.queue)
     except ValueError as error:
         raise InputError(f"--policy: {error}") from None
+    _accounts(options)
     port = "0" if options.listen is None else options.listen.rpartition(":")[2]
     if not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
         raise InputError(f"--listen {options.listen}: expected PORT or HOST:PORT")

@@ -24,6 +24,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.history.decisions import DecisionRecorder
 from cotenant.history.store import History
 from cotenant.local import attempts
+from cotenant.local.accounting import Accounting
 from cotenant.local.admission import Admission
 from cotenant.local.backoff import Backoff
 from cotenant.local.config import Resources, Settings
@@ -84,7 +85,7 @@ PRUNE_EVERY_S = 3600.0
 RETRY_JOURNAL_S = 5.0
 """until the next pass after the journal could not be written"""
 PASS_EVERY_S = 60.0
-"""while jobs wait that may become overdue"""
+"""while jobs wait that may start without any event"""
 
 
 class Engine:
@@ -101,7 +102,8 @@ class Engine:
         self.profiles = ProfileStore(journal, machine, settings.belief)
         self._learner = Learner(settings.policy, inventory_of([machine]), settings.queue, belief=self.profiles.belief)
         self._admission = Admission(self._learner, self.profiles, machine, resources.isolation)
-        self._queue = JobQueue(self._learner.policy)
+        self.accounting = Accounting(journal, settings.accounts, len(machine.gpus))
+        self._queue = JobQueue(self._learner.policy, by_account=self.accounting.limited)
         self._backoff = Backoff()
         self._holds = Holds(journal)
         self._dependencies = Dependencies(journal)
@@ -146,6 +148,7 @@ class Engine:
             self.interference,
             self._unrecorded,
             self._grants,
+            self.accounting,
         )
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -184,6 +187,7 @@ class Engine:
         if self.mps is not None:
             self.mps.crashed.subscribe(self._on_mps_crash)
             self.mps.noted.subscribe(self.events.record)
+        self._tenants.added.subscribe(lambda job: self.accounting.add(job, self._tenants.cluster))
         self._tenants.added.subscribe(self._tuner.add)
         self._tenants.added.subscribe(self.interference.add)
         self._tenants.added.subscribe(self._grants.add)
@@ -233,6 +237,8 @@ class Engine:
         request = self.queries.with_dependencies(request)
         self._dependencies.refuse_hopeless(request)
         job, note = self._admission.admit("new", request, submitted), self._admission.note(request)
+        job = replace(job, account=self.accounting.account(owner))
+        self.accounting.check_submission(job, self._tenants.cluster)
         job_id = self._journal.submit(msgspec.json.encode(request), submitted, owner)
         self._enqueue(replace(job, id=job_id), request, owner)
         self._learner.observe(job.demand)
@@ -300,6 +306,8 @@ class Engine:
             raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
         self._dependencies.refuse_hopeless(request_of(record))
         job = self._admission.admit(record.id, request_of(record), record.submitted)
+        job = replace(job, account=self.accounting.account(record.owner))
+        self.accounting.check_submission(job, self._tenants.cluster)
         _, change = self._apply(record, RetryRequested())
         self._enqueue(job, request_of(record), record.owner)
         self._record(record.id, change)
@@ -442,10 +450,11 @@ class Engine:
                 except JournalError as error:
                     log_error(str(error))
                     asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, self._wake.set)
-                # A job becomes overdue by waiting alone, which no event announces.
-                can_become_overdue = self._learner.policy.overdue is not None and len(self._queue)
+                # No event announces that a job becomes overdue, or its owner has GPU-hours again.
+                may_start_later = self._learner.policy.overdue is not None or self.accounting.limited
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), PASS_EVERY_S if can_become_overdue else None)
+                    pause_s = PASS_EVERY_S if may_start_later and len(self._queue) else None
+                    await asyncio.wait_for(self._wake.wait(), pause_s)
         finally:
             ended = [helper for helper in helpers if helper.done()]
             for helper in helpers:
@@ -472,6 +481,8 @@ class Engine:
             draw=self._draw,
             ends=self._tenants.ends if self._backfill else None,
             reservation=self._queue.reservation,
+            shares=self.accounting.shares,
+            limits=self.accounting.limit_check(),
         )
         self._queue.reservation = reservation = decision.reservation
         for placement in decision.placements:
@@ -527,6 +538,7 @@ class Engine:
             if current and record.state is JobState.STARTING:
                 self._apply(record, Started())
             return
+        self.accounting.end(job, _end_of(status))
         queued = current and self._end(record, status)
         self._tenants.remove(job)
         if self._resources.slices is not None:
@@ -551,6 +563,7 @@ class Engine:
         return change.state is JobState.QUEUED
 
     def _on_machine_change(self, machine: Machine) -> None:
+        self.accounting.shares.gpus = len(machine.gpus)
         self._wake.set()
 
     def _on_inventory_change(self) -> None:
@@ -696,6 +709,13 @@ class Engine:
         if index is None:
             raise UnknownError(f"no GPU {name[:100]!r} here; `cotenant gpus` lists them")
         return index
+
+
+def _end_of(status: attempts.Status) -> float | None:
+    """When a run ended; 0: not known, because the machine was restarted since; None: now."""
+    if status.exit is not None:
+        return status.exit.ended
+    return 0.0 if status.state == "interrupted" else None
 
 
 def _outcome(change: Change) -> str:

@@ -102,6 +102,10 @@ async def gpus(engine: Engine, request: Request) -> Response:
     return json_response(engine.queries.gpus())
 
 
+async def accounts(engine: Engine, request: Request) -> Response:
+    return json_response(engine.queries.accounts())
+
+
 async def cordon(engine: Engine, request: Request) -> Response:
     return json_response(engine.cordon(request.path_params["gpu"], True))
 

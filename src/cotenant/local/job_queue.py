@@ -22,8 +22,10 @@ class JobQueue:
     reservation: then the reservation may end, and with it what keeps other jobs waiting.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.ordered = Queue(policy)
+    def __init__(self, policy: Policy, *, by_account: bool = False) -> None:
+        """`by_account` as in `Queue`."""
+        self.ordered = Queue(policy, by_account=by_account)
+        self._by_account = by_account or policy.fair
         self.jobs: dict[str, Job] = {}
         """by id"""
         self.reservation: Reservation | None = None
@@ -49,8 +51,8 @@ class JobQueue:
     def begin_pass(self, policy: Policy, cluster: Cluster) -> Iterable[Job]:
         """The jobs that a pass must try; until `end_pass`, the pass counts as failed."""
         # A sharing gate also considers how many jobs wait, and `overdue` how long they wait: then every job may fit
-        # although the cluster is the same.
-        depends_on_cluster_only = policy.gate is None and policy.overdue is None
+        # although the cluster is the same. Shares and limits of accounts change with time, too.
+        depends_on_cluster_only = policy.gate is None and policy.overdue is None and not self._by_account
         unchanged = depends_on_cluster_only and self._passed == (cluster, policy.known.belief.version)
         unchanged = unchanged and not any(self._comes_first(job) for job in self._untried)
         self._passed = None

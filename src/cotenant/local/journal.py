@@ -214,6 +214,10 @@ class Journal:
         """All queued jobs, in the order of their submission."""
         return self.jobs(("queued",), limit=-1)
 
+    def queued_by_user(self) -> dict[str, int]:
+        """The number of queued jobs of each user."""
+        return dict(self._rows("SELECT user, count(*) FROM jobs WHERE state = 'queued' GROUP BY user", ()))
+
     def started_since(self, time: float, limit: int) -> list[JobRecord]:
         """Jobs that were placed after that time, the last first."""
         return self._jobs("WHERE started > ? ORDER BY started DESC LIMIT ?", (time, limit))
@@ -260,6 +264,11 @@ class Journal:
                 self._database.execute("DELETE FROM remembered WHERE key = ?", (key,))
             else:
                 self._database.execute("INSERT OR REPLACE INTO remembered VALUES (?, ?)", (key, value))
+
+    def note(self, key: str, value: str) -> None:
+        """Stores a value as `remember` does, without waiting for the disk: a power failure may lose it."""
+        with self._writing(durable=False):
+            self._database.execute("INSERT OR REPLACE INTO remembered VALUES (?, ?)", (key, value))
 
     def recall(self, key: str) -> str | None:
         """The value stored under a key."""

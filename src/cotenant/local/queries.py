@@ -19,12 +19,13 @@ from cotenant.core.cluster import Node
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.isolation import Granted, Refused, Rung
 from cotenant.core.model import Job, Placement, Slot
-from cotenant.core.placement.deciding import queue_position
+from cotenant.core.placement.deciding import account_of, queue_position
 from cotenant.core.placement.repartition import repartition
 from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
+from cotenant.local.accounting import Accounting
 from cotenant.local.admission import Admission, predicts
 from cotenant.local.backoff import Backoff
 from cotenant.local.config import Resources
@@ -62,6 +63,7 @@ from cotenant.node.launch import ISOLATION
 from cotenant.node.tuning import Tuner
 from cotenant.wire.dependencies import parse_dependencies
 from cotenant.wire.local import (
+    AccountView,
     GpuView,
     JobRequest,
     JobView,
@@ -113,12 +115,14 @@ class Queries:
         interference: InterferenceMonitor,
         unrecorded: UnrecordedCancels,
         grants: JobGrants,
+        accounting: Accounting,
     ) -> None:
         self._resources, self._journal, self._devices = resources, resources.journal, devices
         self._learner, self._admission, self._queue = learner, admission, queue
         self._launcher, self._runs, self._tenants = launcher, runs, tenants
         self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
         self._grants, self._backoff, self._holds, self._dependencies = grants, backoff, holds, dependencies
+        self._accounting = accounting
         self.foresight = Foresight(learner, admission, queue, tenants, time.time)
         self.set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
@@ -140,7 +144,7 @@ class Queries:
 
     def queue_order(self) -> list[str]:
         """The IDs of the waiting jobs, the next one first."""
-        return [job.id for job in self._queue.ordered]
+        return [job.id for job in self._queue.ordered.in_turn(self._wait_reasons().standing)]
 
     def events_of(self, job: str) -> list[Event]:
         """What happened to a job, oldest first, as far as it is kept."""
@@ -194,6 +198,7 @@ class Queries:
             "end": self._how_it_ended(record) if record.state in ENDED else None,
             **(self._overtaken(record) if record.id in self._queue.jobs else {}),
             "suggestions": self._suggestions(record),
+            "shares": self._shares(record, waiting),
             "policy": self._learner.policy.name,
             "company": self._interference.company(record.id),
             "isolation": self._rung(record.id, request_of(record).isolation, request_of(record).gpus),
@@ -204,6 +209,15 @@ class Queries:
                 *self._no_share_notes(record.id),
             ],
         }
+
+    def _shares(self, record: JobRecord, waiting: WaitReasons) -> str | None:
+        """How the account of a waiting job stands; None if that does not decide about it."""
+        job = self._queue.jobs.get(record.id)
+        return None if job is None or waiting.standing is None else waiting.standing.explain(account_of(job))
+
+    def accounts(self) -> list[AccountView]:
+        """The users and groups of this machine."""
+        return self._accounting.views()
 
     def _suggestions(self, record: JobRecord) -> list[Any]:
         """What would make a waiting job fit."""
@@ -303,7 +317,10 @@ class Queries:
 
     def core_job(self, record: JobRecord) -> Job:
         queued = self._queue.jobs.get(record.id)
-        return queued or self._admission.job_of(record.id, request_of(record), record.submitted)
+        if queued is not None:
+            return queued
+        job = self._admission.job_of(record.id, request_of(record), record.submitted)
+        return replace(job, account=self._accounting.account(record.owner))
 
     def placement(self, record: JobRecord) -> Placement:
         gpus = gpus_of(record)
@@ -325,7 +342,10 @@ class Queries:
 
     def _wait_reasons(self) -> WaitReasons:
         cluster, queue = self._tenants.cluster, self._queue
-        return WaitReasons(self._learner.ranker, cluster, queue.ordered, queue.reservation, Seconds(time.time()))
+        now, fair = Seconds(time.time()), self._learner.policy.fair
+        standing = self._accounting.shares.standing(queue.ordered.accounts(), now) if fair else None
+        limits = self._accounting.limit_check()
+        return WaitReasons(self._learner.ranker, cluster, queue.ordered, queue.reservation, now, standing, limits)
 
     def _overtaken(self, record: JobRecord) -> dict[str, Any]:
         """The jobs behind a waiting job in the queue that have started since it was submitted, the last first."""

@@ -33,6 +33,8 @@ class PlacedJob:
     """waiting jobs for each GPU in the pass that placed it; None: not judged by the sharing gate, or found running"""
     since: float = field(default_factory=time.monotonic)
     """when it was placed, in seconds of the monotonic clock"""
+    started: float = field(default_factory=time.time)
+    """when it was placed, in seconds since 1970"""
 
     @property
     def workload(self) -> WorkloadId:
@@ -77,7 +79,8 @@ class Tenants:
         started: float | None = None,
     ) -> PlacedJob:
         """`started` is in seconds since 1970; None: it starts now."""
-        self.ends.add((placement,), Seconds(time.time() if started is None else started))
+        moment = time.time() if started is None else started
+        self.ends.add((placement,), Seconds(moment))
         gpus = placement.slot.gpus
         self.cluster = self.cluster.place(placement)
         first = self.cluster.at(0).machine.gpus[gpus[0]] if gpus else None
@@ -90,6 +93,7 @@ class Tenants:
             gpu_type=None if first is None else first.type,
             memory=memory or None,
             crowding=crowding,
+            started=moment,
         )
         self.added.send(job)
         return job

@@ -11,10 +11,12 @@ import msgspec
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.isolation import Rung, uses_mps
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason
-from cotenant.core.placement.deciding import Queue, position_of, rank
+from cotenant.core.placement.deciding import Queue, account_of, position_of, rank, with_pressure
 from cotenant.core.placement.feasibility import eligible_gpus
 from cotenant.core.placement.ranking import Policy, Ranker, Ranking
 from cotenant.core.queueing.backfill import QueuePosition, Reservation, when, why_held_back
+from cotenant.core.queueing.fair import Standing
+from cotenant.core.queueing.limits import LimitCheck, kinds_of_gpus
 from cotenant.core.units import Seconds
 from cotenant.local.lifecycle import JobRecord, JobState, gpus_of
 from cotenant.node.devices.backend import GpuUsage, Running
@@ -179,8 +181,14 @@ class WaitReasons:
         queue: Queue,
         reservation: Reservation | None = None,
         now: Seconds = Seconds(0.0),
+        standing: Standing | None = None,
+        limits: LimitCheck | None = None,
     ) -> None:
-        self._ranker, self._cluster = ranker, cluster
+        """`standing` and `limits` as in `decide`, if shares are fair and if accounts have limits."""
+        self._ranker, self._cluster, self._queue = ranker, cluster, queue
+        self.standing, self._limits = standing, limits
+        self._gpus = kinds_of_gpus(cluster)
+        self._turns: dict[str, int] | None = None
         self._reservation, self._now = reservation, now
         self._beside = None if reservation is None else reservation.without_reserved(cluster)
         self._kinds = [kind for *_, kind in queue.heads()]
@@ -193,6 +201,9 @@ class WaitReasons:
             ranking = self.ranking(job)
             why = next(iter(ranking.reasons.values()), None) or ranking.verdict.reason
             refusal = self._refusals[job.demand] = "" if why is None else str(why)
+        limited = None if self._limits is None else self._limits.refuse_waiting(job, self._gpus)
+        if limited is not None:
+            return str(limited)
         reserved = self._reserved(job, bool(refusal))
         return "; ".join(filter(None, (refusal, reserved))) or (
             "waits behind other jobs" if self.ahead(job) else "about to start"
@@ -218,8 +229,14 @@ class WaitReasons:
 
     def ahead(self, job: Job) -> int:
         """The number of jobs before it in the queue."""
+        if self.standing is not None:
+            if self._turns is None:
+                self._turns = {one.id: turn for turn, one in enumerate(self._queue.in_turn(self.standing.copy()))}
+            return self._turns.get(job.id, 0)
         turn = self._turn(job)
         return sum(bisect_left(kind, turn, key=lambda item: item[0]) for kind in self._kinds)
 
     def _turn(self, job: Job) -> QueuePosition:
-        return position_of(self._ranker.policy, job, Seconds(job.submitted))
+        position = position_of(self._ranker.policy, job, Seconds(job.submitted))
+        known = self.standing is not None and account_of(job) in self.standing.shares
+        return with_pressure(position, self.standing if known else None, account_of(job))

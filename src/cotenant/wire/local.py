@@ -179,6 +179,30 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[str, ...] = ()
 
 
+class AccountView(msgspec.Struct, frozen=True, kw_only=True):
+    """A user or a group: what it uses, has used, and may use at most. None: not limited, or not known."""
+
+    account: str
+    """`user`, or `group` and `group/user`"""
+    weight: float
+    gpus: float
+    """GPUs in use; parts of GPUs count as parts"""
+    memory_mib: int
+    running: int
+    queued: int
+    fair_gpus: float | None = None
+    """its fair share of the GPUs, if it runs or waits"""
+    used_gpu_hours: float
+    """with the decay of fair share"""
+    week_gpu_hours: float
+    """in the last seven days"""
+    most_gpus: float | None = None
+    most_memory_mib: int | None = None
+    most_running: int | None = None
+    most_queued: int | None = None
+    most_week_gpu_hours: float | None = None
+
+
 class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a GPU is drained."""
 

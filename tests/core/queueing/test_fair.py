@@ -14,7 +14,15 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.model import Job
 from cotenant.core.placement.deciding import Decision, decide
 from cotenant.core.placement.policies import build_policy
-from cotenant.core.queueing.fair import HALF_LIFE, MOST_CORRECTION, Account, FairSettings, FairShares, gpus_taken
+from cotenant.core.queueing.fair import (
+    HALF_LIFE,
+    MOST_ACCOUNTS,
+    MOST_CORRECTION,
+    Account,
+    FairSettings,
+    FairShares,
+    gpus_taken,
+)
 from cotenant.core.units import Seconds
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.timed import TimedRun, Timing
@@ -151,3 +159,43 @@ def test_who_returns_after_a_week_gets_a_share_and_leaves_one() -> None:
     parts = served(loads, since=week + 7200.0, until=week + DAY)
     assert parts["bob"] >= 0.5, "who returns is not starved"
     assert parts["alice"] >= 0.24, "and does not starve the others"
+
+
+def test_past_use_that_was_not_seen_counts_like_use_that_was() -> None:
+    seen, told = FairShares(FairSettings(), 2), FairShares(FairSettings(), 2)
+    seen.start("a", ALICE, 2.0, Seconds(0.0))
+    seen.end("a", Seconds(DAY))
+    told.charge(ALICE, 2.0, Seconds(0.0), Seconds(DAY), Seconds(3 * DAY))
+    assert told.used(ALICE, Seconds(4 * DAY)) == pytest.approx(seen.used(ALICE, Seconds(4 * DAY)))
+    told.charge(ALICE, -2.0, Seconds(0.0), Seconds(DAY), Seconds(4 * DAY))
+    assert told.used(ALICE, Seconds(4 * DAY)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_restored_use_decays_from_the_time_when_it_was_stored() -> None:
+    user = ("vision", "alice")
+    before, after = FairShares(FairSettings(), 2), FairShares(FairSettings(), 2)
+    before.charge(user, 1.0, Seconds(0.0), Seconds(DAY), Seconds(DAY))
+    after.restore(user, before.used(user, Seconds(DAY)), Seconds(DAY), Seconds(5 * DAY))
+    for level in (user, user[:1]):
+        assert after.used(level, Seconds(6 * DAY)) == pytest.approx(before.used(level, Seconds(6 * DAY)))
+
+
+def test_accounts_are_bounded_and_those_with_the_least_use_are_forgotten() -> None:
+    shares = FairShares(FairSettings(), 2)
+    shares.charge(ALICE, 1.0, Seconds(0.0), Seconds(DAY), Seconds(DAY))
+    for number in range(MOST_ACCOUNTS):
+        shares.charge((f"u{number}",), 1.0, Seconds(0.0), Seconds(1.0), Seconds(DAY))
+    assert shares.used(ALICE, Seconds(DAY)) > 1.0
+    assert sum(shares.used((f"u{number}",), Seconds(DAY)) > 0 for number in range(MOST_ACCOUNTS)) < MOST_ACCOUNTS
+
+
+def test_the_explanation_has_the_figures_of_each_level() -> None:
+    shares = FairShares(FairSettings(weights=((("vision",), 2.0),)), 6)
+    shares.charge(("vision", "alice"), 1.0, Seconds(0.0), Seconds(3600.0), Seconds(3600.0))
+    text = shares.standing([("vision", "alice"), ("nlp", "bob")], Seconds(3600.0)).explain(("vision", "alice"))
+    group, user = text.split("; vision/alice")
+    assert group.startswith(
+        "vision has 0 GPUs; its fair share is 4 (weight 2); it has used 0.998 GPU-hours where 0.665"
+    )
+    assert group.endswith("which counts as 0.33 GPUs more")
+    assert user == " has 0 GPUs; its fair share is 6 (weight 1)"

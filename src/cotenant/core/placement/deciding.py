@@ -13,7 +13,8 @@ from cotenant.core.model import Demand, Job, Placement, Reason
 from cotenant.core.placement.ranking import Draw, Policy, Ranker, Ranking, rate
 from cotenant.core.placement.scores import Score
 from cotenant.core.queueing.backfill import End, QueuePosition, Reservation, Reserver
-from cotenant.core.queueing.fair import Account, FairShares, Standing, gpus_taken
+from cotenant.core.queueing.fair import Account, FairShares, Standing, gpus_taken, in_turn
+from cotenant.core.queueing.limits import LimitCheck, kinds_of_gpus
 from cotenant.core.sharing.gates import PLACE, Verdict
 from cotenant.core.sharing.orders import promises, taken
 from cotenant.core.units import Seconds
@@ -76,13 +77,16 @@ DEPTH = 1000
 
 
 class Queue:
-    """Waiting jobs grouped by kind, and by account if shares are fair; each group is in queue order.
+    """Waiting jobs grouped by kind, and by account if these matter; each group is in queue order.
 
     Stored positions have no pressure: that of an account changes with every job that starts or ends.
     """
 
-    def __init__(self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0)) -> None:
-        self._policy = policy
+    def __init__(
+        self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0), *, by_account: bool = False
+    ) -> None:
+        """`by_account`: whether accounts are told apart although shares are not fair, because they have limits."""
+        self._policy, self._by_account = policy, by_account or policy.fair
         self._kinds: dict[tuple[Kind, Account], list[tuple[QueuePosition, Job]]] = {}
         self._places: dict[str, tuple[tuple[Kind, Account], QueuePosition]] = {}
         for job in jobs:
@@ -97,7 +101,7 @@ class Queue:
 
     def add(self, job: Job, now: Seconds) -> None:
         turn = position_of(self._policy, job, now)
-        group = (job.demand, job.alternatives, job.replicas), account_of(job) if self._policy.fair else NO_ACCOUNT
+        group = (job.demand, job.alternatives, job.replicas), account_of(job) if self._by_account else NO_ACCOUNT
         self._places[job.id] = group, turn
         insort(self._kinds.setdefault(group, []), (turn, job), key=_turn)
 
@@ -107,6 +111,20 @@ class Queue:
         del waiting[bisect_left(waiting, turn, key=_turn)]
         if not waiting:
             del self._kinds[group]
+
+    def in_turn(self, standing: Standing | None) -> Iterator[Job]:
+        """All waiting jobs in the order in which they start if each fits."""
+        if standing is None:
+            return iter(self)
+        groups = [[job for _, job in group] for group in self._kinds.values()]
+
+        def position(job: Job) -> QueuePosition:
+            return self.position(job.id, standing)
+
+        def give(job: Job) -> None:
+            standing.give(account_of(job), float(job.demand.steady.gpus * job.replicas))
+
+        return in_turn(groups, position, give)
 
     def accounts(self) -> set[Account]:
         """The accounts that have waiting jobs."""
@@ -157,6 +175,7 @@ def decide(
     ends: Iterable[End] | None = None,
     reservation: Reservation | None = None,
     shares: FairShares | None = None,
+    limits: LimitCheck | None = None,
 ) -> Decision:
     """One scheduling pass: jobs in queue order, each on its best slot; jobs that fit nowhere are skipped.
 
@@ -167,10 +186,10 @@ def decide(
     An overdue job skips the sharing gate. The queue is not changed: the caller removes the jobs that were placed.
 
     With the queue order `fair` and `shares`, accounts are compared before the jobs of each, and what an account gets in
-    this pass counts at once.
+    this pass counts at once. With `limits`, a job whose account has reached a limit is skipped.
     """
     ranker = Ranker(policy) if ranker is None else ranker
-    waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now)
+    waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now, by_account=limits is not None)
     crowding = len(waiting) / max(1, cluster.gpus) if policy.gate is not None else 0.0
     standing = None if shares is None or not policy.fair else _standing(shares, waiting, reservation, now)
     if standing is not None and reservation is not None:
@@ -178,6 +197,7 @@ def decide(
         reservation = replace(reservation, position=position)
     heads = waiting.heads(standing)
     heapify(heads)
+    gpus = () if limits is None else kinds_of_gpus(cluster)
     placements: list[Placement] = []
     kept: list[str] = []
     backfill = None if ends is None else _Backfill(Reserver(ends), ranker, now, crowding, reservation)
@@ -187,11 +207,19 @@ def decide(
         if standing is not None and (behind := with_pressure(position, standing, account_of(job))) != position:
             heapreplace(heads, (behind, number, index, kind))  # its account got GPUs since it was put here
             continue
+        if limits is not None and limits.refuse_waiting(job, gpus) is not None:
+            heappop(heads)  # the others of its group have the same account and demand
+            continue
         overdue = not kept and _is_overdue(policy, job, now)
         gate = None if overdue else crowding
         seen, allowed = (cluster, True) if backfill is None else backfill.view(job, position, cluster)
         placed = place_gang(ranker, job, seen, draw, gate, kept)
         following: int | None = None
+        if placed is not None and limits is not None:
+            if limits.refuse_placed(placed.placements, cluster) is not None:
+                heappop(heads)
+                continue
+            limits.give(placed.placements, cluster)
         if placed is not None:
             placements.extend(placed.placements)
             if standing is not None:

@@ -171,8 +171,6 @@ QUEUES: Mapping[str, QueueOrder] = {
     "las": least_attained,
     "aged": aged_shortest,
 }
-LIVE_QUEUES = tuple(name for name in QUEUES if name != "fair")
-"""queue orders of the live engines, which do not keep shares of accounts yet"""
 PREEMPTIVE = frozenset({"srpt", "las"})
 """queue orders that have an effect only if running jobs can be preempted"""
 

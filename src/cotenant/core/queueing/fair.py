@@ -14,13 +14,15 @@ that returns after a long time gets at most half of a share more than its own, a
 share.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from math import exp, log
+from typing import TypeVar
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.footprint import claims
-from cotenant.core.model import Placement
+from cotenant.core.model import Demand, Gpu, Gpus, Placement
 from cotenant.core.units import Seconds
 
 Account = tuple[str, ...]
@@ -28,11 +30,16 @@ Account = tuple[str, ...]
 Pressure = tuple[float, ...]
 """of each level of an account, outermost first; the account with the smallest goes first"""
 
+Item = TypeVar("Item")
+Position = tuple[object, ...]
+
 HALF_LIFE = Seconds(7 * 86_400.0)
 MEMORY = Seconds(3600.0)
 """the correction gives back what an account is short of in about this time"""
 MOST_CORRECTION = 0.5
 """of a fair share"""
+MOST_ACCOUNTS = 10_000
+"""accounts whose use is remembered; then half of those that use nothing are forgotten, the least past use first"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +110,10 @@ class Standing:
         """of each level of each account"""
         self._given: dict[Account, float] = {}
 
+    def copy(self) -> "Standing":
+        """The same, without what was given in this pass."""
+        return Standing(self.shares)
+
     def pressure(self, account: Account) -> Pressure:
         """What the queue order compares."""
         return tuple(
@@ -114,6 +125,21 @@ class Standing:
         """The account gets so many GPUs in this pass."""
         for level in levels(account):
             self._given[level] = self._given.get(level, 0.0) + gpus
+
+    def explain(self, account: Account) -> str:
+        """What the queue order compares, in words and numbers."""
+        return "; ".join(_describe(self.shares[level]) for level in levels(account) if level in self.shares)
+
+
+def _describe(share: Share) -> str:
+    name, hours = "/".join(share.account), share.used / 3600
+    has = f"{share.gpus:.3g} GPU{'s' * (share.gpus != 1)}"
+    text = f"{name} has {has}; its fair share is {share.fair:.3g} (weight {share.weight:g})"
+    past = f"it has used {hours:.3g} GPU-hours where {share.mean / 3600:.3g} would be equal"
+    counts = share.correction * share.weight
+    if abs(counts) < 0.005:
+        return text
+    return f"{text}; {past}, which counts as {abs(counts):.2g} GPUs {'more' if counts > 0 else 'less'}"
 
 
 class FairShares:
@@ -135,6 +161,33 @@ class FairShares:
     def end(self, job: str, now: Seconds) -> None:
         account, gpus = self._running.pop(job)
         self._charge(account, -gpus, now)
+
+    def charge(self, account: Account, gpus: float, since: Seconds, until: Seconds, now: Seconds) -> None:
+        """Counts past use that was not seen as it happened: so many GPUs from one time to another."""
+        since, until = min(since, now), min(until, now)
+        if not since < until:
+            return
+        decayed = gpus * (exp(-self._decay * (now - until)) - exp(-self._decay * (now - since))) / self._decay
+        for level in levels(account):
+            meter = self._meter(level, now)
+            meter.add(0.0, now, self._decay)
+            meter.used += decayed
+            meter.total += gpus * (until - since)
+
+    def __contains__(self, job: str) -> bool:
+        """Whether a job runs."""
+        return job in self._running
+
+    def used(self, account: Account, now: Seconds) -> float:
+        """GPU-seconds of an account, with decay."""
+        return self._meters.get(account, _Meter()).read(now, self._decay)
+
+    def restore(self, account: Account, used: float, at: Seconds, now: Seconds) -> None:
+        """Adds what an account had used at that time, with decay, as `used` answered then."""
+        for level in levels(account):
+            meter = self._meter(level, now)
+            meter.add(0.0, now, self._decay)
+            meter.used += used * exp(-self._decay * (now - at))
 
     def served(self, account: Account, now: Seconds) -> float:
         """GPU-seconds that an account has had in all, without decay."""
@@ -164,18 +217,63 @@ class FairShares:
 
     def _charge(self, account: Account, gpus: float, now: Seconds) -> None:
         for level in levels(account):
-            self._meters.setdefault(level, _Meter(at=now)).add(gpus, now, self._decay)
+            self._meter(level, now).add(gpus, now, self._decay)
+
+    def _meter(self, level: Account, now: Seconds) -> _Meter:
+        if level not in self._meters and len(self._meters) >= MOST_ACCOUNTS:
+            idle = [one for one, meter in self._meters.items() if not meter.gpus]
+            for one in sorted(idle, key=lambda one: self.used(one, now))[: len(idle) // 2 + 1]:
+                del self._meters[one]
+        return self._meters.setdefault(level, _Meter(at=now))
+
+
+def in_turn(
+    groups: Iterable[Sequence[Item]], position: Callable[[Item], Position], taken: Callable[[Item], None] | None = None
+) -> Iterator[Item]:
+    """The items of all groups, smallest position first; each group is in order.
+
+    Positions may grow between two items, as accounts get GPUs, so each is read again before its item is answered.
+    `taken` is called after each item.
+    """
+    heads = [(position(group[0]), number, 0, group) for number, group in enumerate(groups) if group]
+    heapify(heads)
+    while heads:
+        before, number, index, group = heads[0]
+        item = group[index]
+        if (now := position(item)) != before:
+            heapreplace(heads, (now, number, index, group))
+            continue
+        yield item
+        if taken is not None:
+            taken(item)
+        if index + 1 < len(group):
+            heapreplace(heads, (position(group[index + 1]), number, index + 1, group))
+        else:
+            heappop(heads)
 
 
 def gpus_taken(placements: Iterable[Placement], cluster: Cluster) -> float:
-    """GPUs that a job takes: of each GPU the larger of its parts of compute and memory."""
+    """GPUs that a job takes."""
+    return sum(
+        gpus_claimed(one.job.demand, one.slot.gpus, cluster.node(one.slot.node).machine.gpus) for one in placements
+    )
+
+
+def gpus_claimed(demand: Demand, slot: Gpus, gpus: Sequence[Gpu]) -> float:
+    """GPUs that a demand takes on a slot: of each GPU the larger of its parts of compute and memory."""
     taken = 0.0
-    for placement in placements:
-        gpus = cluster.node(placement.slot.node).machine.gpus
-        for i, claim in claims(placement.job.demand, placement.slot.gpus, gpus).items():
-            compute = claim.compute / gpus[i].compute_capacity
-            taken += max(compute, claim.memory / gpus[i].memory_capacity) if gpus[i].memory_capacity else compute
+    for i, claim in claims(demand, slot, gpus).items():
+        compute = claim.compute / gpus[i].compute_capacity
+        taken += max(compute, claim.memory / gpus[i].memory_capacity) if gpus[i].memory_capacity else compute
     return taken
+
+
+def parse_account(text: str) -> Account:
+    """An account from its name, such as `vision/alice`; ValueError if a part is empty."""
+    parts = tuple(text.split("/"))
+    if not all(parts):
+        raise ValueError(f"account {text!r:.60}: expected a name, or group/user")
+    return parts
 
 
 def levels(account: Account) -> Iterator[Account]:

@@ -74,6 +74,7 @@ from cotenant.kube.scheduler.resize import Resizer
 from cotenant.kube.scheduler.retry import Retrier
 from cotenant.kube.scheduler.separation import Separator
 from cotenant.kube.scheduler.shared import Shared, Signals
+from cotenant.kube.scheduler.usage import Usage
 from cotenant.kube.scheduler.watches import AGAIN_S, Watches
 from cotenant.kube.scheduler.why import NO_SUCH_POD, DecisionPage, Named, WhatIfPod, decode_template
 from cotenant.kube.settings import KubeSettings, read_settings
@@ -226,6 +227,7 @@ class Scheduler:
             scheduler=settings.scheduler.name,
             hold_s=settings.scheduler.hold_s,
             settings=codec,
+            usage=Usage(self.state, settings.queue) if settings.queue.order == "fair" else None,
         )
 
     def _subscribe(self, signals: Signals, queue: Queue) -> None:

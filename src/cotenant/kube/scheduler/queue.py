@@ -7,7 +7,7 @@ no pod that comes later takes the slot. Times are arguments: `now` of any steady
 since 1970 for the order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from cotenant.core.model import Job, Reason
 from cotenant.core.placement.deciding import queue_position
 from cotenant.core.placement.policies import build_policy
+from cotenant.core.queueing.fair import Standing
 from cotenant.core.queueing.overdue import is_overdue
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
@@ -50,6 +51,7 @@ from cotenant.kube.scheduler.queue_entry import (
     UnitClass,
     step,
 )
+from cotenant.kube.scheduler.usage import Usage, fair_order
 from cotenant.kube.settings import SCHEDULER_NAME, QueuePart
 
 MOST_RELEASED = 32
@@ -108,8 +110,11 @@ class Queue:
         scheduler: str = SCHEDULER_NAME,
         hold_s: float = HOLD_S,
         settings: Settings = DEFAULTS,
+        usage: Usage | None = None,
     ) -> None:
+        """`usage` is needed by the order `fair` only."""
         self._slots, self._state, self.gangs, self._backfill = slots, slots.state, gangs, backfill
+        self._usage = usage
         self._queue, self._scheduler, self._hold_s, self._settings = queue, scheduler, hold_s, settings
         self._policy = build_policy("binpack", queue=queue.order)
         self._entries: dict[str, Entry] = {}
@@ -130,6 +135,8 @@ class Queue:
         before = self._entries.pop(uid, _NEW)
         was_known = self.gangs.remove(uid) or before.is_gated or before.unit is not None
         self._backfill.pod_changed(uid, new)
+        if self._usage is not None:
+            self._usage.pod_changed(old, new)
         if new is None:
             return was_known
         entry = step(before, PodSeen(is_gated(new.spec.scheduling_gates), uid in self._state.waiting))
@@ -152,6 +159,8 @@ class Queue:
         for place, unit in enumerate(self._in_order(inf, today)):
             if any(one.uid == uid for one in unit.pods):
                 said = self._describe(unit, place, now, today)
+                standing = self._standing(list(self._units(inf)), today)
+                said += "" if standing is None else f"; {standing.explain(unit.job.account)}"
                 return "; ".join((said, *self._backfill.explain(unit, place, today, self._slots)))
         reason = self.gangs.must_wait(pod)
         return "it waits in the queue" if reason is None else str(reason)
@@ -204,7 +213,9 @@ class Queue:
         result.blocked, most = this.blocked, len(this.refused) + MOST_REFUSED
         backfill.begin_pass(today)
         is_over = True
-        for unit in self._in_order(now, today):
+        units = list(self._units(now))
+        standing = self._standing(units, today)
+        for unit in self._sorted(units, today, standing, assume_release=False):
             allowed = backfill.allows(unit)
             if (unit.unit_class, True) in this.refused or (unit.unit_class, allowed) in this.refused:
                 continue
@@ -212,6 +223,9 @@ class Queue:
             why_not = self._hold(unit, now, this, overdue=overdue, allowed=allowed)
             if why_not is None:
                 result.released.append(unit)
+                if self._usage is not None and standing is not None:
+                    account = unit.job.account
+                    standing.give(account, self._usage.held([one.uid for one in unit.pods], account))
                 overtook = backfill.note_release(unit, allowed=allowed)
                 if overtook is not None:
                     result.overtook[unit.job.id] = overtook
@@ -350,8 +364,21 @@ class Queue:
             self._backfill.give_up(unit, NEVER_FITS, now)
         return kept
 
-    def _in_order(self, now: float, today: Seconds) -> list[Unit]:
-        return sorted(self._units(now), key=lambda unit: self._order(unit, today))
+    def _in_order(self, now: float, today: Seconds) -> Iterable[Unit]:
+        """The units in the order in which they will be released if each fits."""
+        units = list(self._units(now))
+        return self._sorted(units, today, self._standing(units, today), assume_release=True)
+
+    def _standing(self, units: Sequence[Unit], today: Seconds) -> Standing | None:
+        """How the accounts stand that have GPUs or wait; None: the order does not compare accounts."""
+        return None if self._usage is None else self._usage.standing({unit.job.account for unit in units}, today)
+
+    def _sorted(
+        self, units: Sequence[Unit], today: Seconds, standing: Standing | None, *, assume_release: bool
+    ) -> Iterable[Unit]:
+        if standing is None:
+            return sorted(units, key=lambda unit: self._order(unit, today))
+        return fair_order(units, standing, assume_release=assume_release)
 
     def _order(self, unit: Unit, today: Seconds) -> tuple[int, bool, float, Seconds, str]:
         """The core's sort key. If its order could let a job wait forever, overdue jobs come first. Equal jobs are
@@ -398,6 +425,7 @@ class Queue:
             submitted=min(one.submitted for one in pods),
             estimate=max(estimates) if len(estimates) == len(pods) else None,
             attained=Seconds(sum(one.attained * one.request.demand.steady.gpus for one in pods)),
+            account=() if self._usage is None else self._usage.account_of(first.pod),
         )
         shapes = first.pod.metadata.namespace, tuple(one.shape for one in pods)  # quotas are by namespace
         unit_class = self._classes.setdefault(shapes, UnitClass())
