@@ -37,7 +37,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-pairs test-torch test-neighbours test-kubernetes check format bench mutants results reference docs docs-serve images lock clean
+.PHONY: help install run test test-fast test-pairs test-torch test-neighbours test-kubernetes check format bench mutants results reference docs docs-serve images lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -48,7 +48,10 @@ run: $(INSTALLED) ## demonstration: six training jobs share GPUs, then each gets
 	$(BIN)/cotenant demo --out build/demo $(ARGS)
 
 test: $(INSTALLED) ## run everything that must pass; a part of it: ARGS="-k word"
-	$(BIN)/python -m pytest -n $(WORKERS) -q -rsfE $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -q -rfE $(ARGS)
+
+test-fast: $(INSTALLED) ## run the tests that need no cluster and take less than 2 s each; a part of it: ARGS="-k word"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -rfE -m "not slow" $(ARGS)
 
 test-pairs: $(INSTALLED) ## measure how two tasks share one simulated device; needs a quiet machine
 	COTENANT_PAIRS=1 $(BIN)/python -m pytest -q -rsfE tests/workloads/test_pairs.py

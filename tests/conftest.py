@@ -11,7 +11,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.order import group_of, rank_of
+from tests.order import CLUSTER, group_of, rank_of
+from tests.summary import Summary
 
 # Matrices here are small: a second thread of the algebra library only gets in the way of the other test process.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -51,5 +52,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FewClus
     return FewClusters(config, log)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Summary())
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank_of(item.nodeid))
+    for item in items:
+        if item.nodeid.startswith(CLUSTER):
+            item.add_marker("slow")

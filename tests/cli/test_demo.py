@@ -52,6 +52,7 @@ def begun(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_stopped_leaves_nothing_running(number: signal.Signals, tmp_path: Path) -> None:
     with begun(tmp_path) as process:
@@ -62,6 +63,7 @@ def test_a_demo_that_is_stopped_leaves_nothing_running(number: signal.Signals, t
     assert processes(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_demo_stops_what_a_killed_one_left_and_compares_both_ways(tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         process.kill()
@@ -94,6 +96,7 @@ def test_a_demo_refuses_a_folder_with_files_of_others(tmp_path: Path) -> None:
     assert mine.read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         assert refusal(*SHORT, cwd=tmp_path, env=env_of(tmp_path)) == "another demo is running in d"

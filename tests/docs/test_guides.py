@@ -73,6 +73,7 @@ def shell() -> Iterator[Shell]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_jobs_of_slurm_are_submitted_as_its_guide_says(shell: Shell) -> None:
     for block in blocks("from-slurm.md", "console"):
         for line in block.splitlines():

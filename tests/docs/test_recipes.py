@@ -23,6 +23,8 @@ from tests.docs.scratch import Scratch
 from tests.docs.test_guides import blocks
 from tests.native import kit
 
+pytestmark = pytest.mark.slow
+
 ROWS = recipes()
 
 CORE = "src/cotenant/core"

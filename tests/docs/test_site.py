@@ -19,6 +19,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.cli.command import environment
 from tests.web.browser import CHROMIUM, DARK, DESKTOP, MISSING, PHONE, SCREENSHOTS, chromium
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LOOKS = {"desktop": DESKTOP, "dark": DARK, "phone": PHONE}
 WITH_A_DIAGRAM = "explanation/architecture/"

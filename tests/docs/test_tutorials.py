@@ -11,6 +11,8 @@ import pytest
 
 from tests.docs.tutorials import BLOCK, OUTPUT, SCRIPT, first_missing, follow, home, steps
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))
 NEEDS_A_CLUSTER = ("cluster.md",)

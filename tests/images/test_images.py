@@ -14,6 +14,8 @@ from tests.cluster.images import AGENT, SCHEDULER, VERSION, WORKLOADS
 from tests.images.kit import ALL, Opened, opened
 from tests.native.kit import ROOT
 
+pytestmark = pytest.mark.slow
+
 NOBODY = "1234:1234"
 """a user whom no image knows, as Kubernetes may choose"""
 LOADS = """

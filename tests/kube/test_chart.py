@@ -305,12 +305,14 @@ def hook_of(one: Json) -> str:
 
 def test_hooks_delete_what_they_left_and_come_in_order() -> None:
     installs, removes = "pre-install,pre-upgrade", "pre-delete"
-    hooks = [one for one in ours({}) if one not in installed_objects(ours({}))]
+    objects = ours({})
+    installed = installed_objects(objects)
+    hooks = [one for one in objects if one not in installed]
     kinds = {moment: [one["kind"] for one in hooks if moment == hook_of(one)] for moment in (installs, removes)}
     assert kinds[installs] == ["ServiceAccount", "Role", "RoleBinding", "Job"]
     assert sorted(kinds[removes][:-1]) == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
     assert kinds[removes][-1] == "Job"
-    assert {hook_of(one) for one in without_removal(ours({}))} == {installs, ""}
+    assert {hook_of(one) for one in without_removal(objects)} == {installs, ""}
     for one in hooks:
         notes = one["metadata"]["annotations"]
         assert notes["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"

@@ -32,6 +32,8 @@ from tests.kube.reviews import response, review, written
 from tests.kube.test_lease import hold, writer
 from tests.native.kit import made, tool
 
+pytestmark = pytest.mark.slow
+
 HOUR = 3600
 SOURCE = Path(__file__).with_name("jumping_clock.c")
 HOLD_S = 4.0

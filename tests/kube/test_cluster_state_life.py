@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -29,6 +30,8 @@ from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, args, bound, in_phase, machine, node, waiting
 from tests.properties.referee import overfull
+
+pytestmark = pytest.mark.slow
 
 NODES = ("n1", "n2", "n3")
 ASKED = (

@@ -283,6 +283,7 @@ def test_only_the_leader_answers_resizes_and_wakes_pods() -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
     async def told() -> None:
         server = ApiServer()
@@ -313,6 +314,7 @@ def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
     asyncio.run(told())
 
 
+@pytest.mark.slow
 def test_a_process_leads_beside_the_holder_and_resigns_when_it_is_stopped(tmp_path: Path) -> None:
     async def told() -> None:
         server = ApiServer()

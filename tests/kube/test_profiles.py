@@ -183,6 +183,7 @@ def lies(speed: float, workloads: int, victims: Sequence[str]) -> Iterable[Workl
         yield profile(number, f"w{number}@8", told, node="n2", namespace="evil", times=1_000_000)
 
 
+@pytest.mark.slow
 @given(
     speed=st.floats(0.001, 1.5),
     workloads=st.integers(1, 40),

@@ -699,6 +699,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(steps=st.lists(STEPS, min_size=3, max_size=25))
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 def test_after_any_changes_and_failures_the_copy_is_right(steps: list[tuple[str, str]]) -> None:

@@ -327,6 +327,7 @@ def talk_tls(
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_handshakes_that_nobody_completes_keep_no_client_out(
     tmp_path: Path, run: Callable[[Coroutine[Any, Any, None]], None]

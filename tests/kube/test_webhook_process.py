@@ -7,11 +7,14 @@ import os
 import ssl
 from pathlib import Path
 
+import pytest
 import trustme
 
 from tests.kube.http import ask
 from tests.kube.process import a_webhook
 from tests.kube.reviews import response, review, written
+
+pytestmark = pytest.mark.slow
 
 
 def write_pair(folder: Path, authority: trustme.CA) -> bytes:

@@ -24,6 +24,8 @@ from cotenant.cli.client import Client, NoDaemonError
 from cotenant.wire.local import JobRequest, JobView
 from tests.local.daemon import SOURCE
 
+pytestmark = pytest.mark.slow
+
 KILLS, JOBS = 50, 60
 PATIENCE_S = 90.0
 

@@ -12,6 +12,8 @@ import pytest
 from tests.native import kit
 from tests.native.fuzzing import TARGETS, fuzz
 
+pytestmark = pytest.mark.slow
+
 FUZZ_RUNS = 5000
 SUPPRESSED = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1", "TSAN_OPTIONS": "halt_on_error=1"}
 """what the library keeps until the end of the program is no leak; one report ends the program, and so fails its test"""

@@ -14,6 +14,8 @@ from release.sbom import bill_of_materials
 from tests.native import kit as native
 from tests.packaging import kit
 
+pytestmark = pytest.mark.slow
+
 CHART = """apiVersion: v2
 name: cotenant
 version: 0.1.0

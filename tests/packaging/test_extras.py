@@ -17,6 +17,8 @@ from cotenant.extras import EXTRAS, install_command
 from tests.native import kit as native
 from tests.packaging import kit
 
+pytestmark = pytest.mark.slow
+
 ALL_HELP = """
 import click
 from cotenant.cli.main import cotenant

@@ -12,6 +12,8 @@ import pytest
 from tests.native import kit as native
 from tests.packaging import kit
 
+pytestmark = pytest.mark.slow
+
 CONSTRAINTS = str(kit.ROOT / "requirements" / "dev.txt")
 
 

@@ -15,6 +15,8 @@ import pytest
 from tests.native import kit as native
 from tests.packaging import kit
 
+pytestmark = pytest.mark.slow
+
 OLDEST = (2, 17)
 
 

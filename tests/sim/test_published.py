@@ -10,6 +10,8 @@ import pytest
 
 from bench.replay import EQUAL, PUBLISHED, RANDOM, Task, published, replay
 
+pytestmark = pytest.mark.slow
+
 TRACES = (
     "cpu050",
     "cpu100",

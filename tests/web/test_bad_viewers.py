@@ -15,6 +15,8 @@ from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, running_daemon, until
 from tests.web.test_daemon import Reader
 
+pytestmark = pytest.mark.slow
+
 LINES = """
 import sys, time
 while True:

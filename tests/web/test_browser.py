@@ -15,6 +15,8 @@ from cotenant.web.model import Health, JobRow, Overview, State, Tenant
 from tests.web.browser import DARK, DESKTOP, PHONE, SCREENSHOTS, open_page, picture, signed_in
 from tests.web.fake import FakeSource, Served, made_overview, served
 
+pytestmark = pytest.mark.slow
+
 PAGES = {
     "overview": "/",
     "queue": "/queue",

@@ -16,6 +16,8 @@ from cotenant.wire.local import GpuView, WebLink
 from tests.cli.command import environment, refusal
 from tests.local.daemon import Daemon, running_daemon, until
 
+pytestmark = pytest.mark.slow
+
 
 class Reader:
     """A browser without scripts."""

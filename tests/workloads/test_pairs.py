@@ -31,6 +31,8 @@ from cotenant.wire.agent import Pause, Resume
 from cotenant.workloads.registry import find
 from tests.core.tuning.fifo_device import Work, fifo_speeds
 
+pytestmark = pytest.mark.slow
+
 PAIRS = pytest.mark.parametrize(
     ("tasks", "low", "high"),
     [(("neumf", "lstm_ai"), 1.3, 2.1), (("bert", "resnet_v2_152"), 0.7, 1.05)],

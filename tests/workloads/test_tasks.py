@@ -12,7 +12,7 @@ import pytest
 from cotenant.errors import InputError
 from cotenant.workloads.registry import TASKS, find
 
-pytestmark = pytest.mark.usefixtures("compiling")
+pytestmark = [pytest.mark.usefixtures("compiling"), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -34,6 +34,8 @@ from tests.native import kit
 from tests.node.mps_kit import UUID, FileModes, command, processes_in, short_folder
 from tests.node.mps_kit import until as until_true
 
+pytestmark = pytest.mark.slow
+
 DEFAULT, EXCLUSIVE = "0", "3"
 MACHINE = Machine(name="n1", gpus=(Gpu(uuid=UUID, memory=MiB(16000)),))
 

@@ -336,6 +336,7 @@ serve(AgentOptions(node="n1", kubeconfig=config, simulate=1, gpu_memory="1GiB", 
 """
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_program_ends_cleanly_when_told_and_takes_back_what_it_said(folder: Path) -> None:
     around = Around(folder)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trustme
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
@@ -22,6 +23,8 @@ from tests.web.browser import DESKTOP, SCREENSHOTS, picture
 from tests.web.kube.test_agents import add_agent, an_agent
 from tests.web.kube.test_pages import PROFILE
 from tests.web.kube.world import ADMIN, ALICE, Cluster, Pages, large_cluster, shared_cluster, some_pages
+
+pytestmark = pytest.mark.slow
 
 PAGES = {
     "overview": "/",

@@ -14,6 +14,8 @@ from tests.kube.http import ask, connect
 from tests.kube.process import ANY_PORT, a_process, kubeconfig, ports_of, until_listening
 from tests.web.kube.world import ADMIN, shared_cluster
 
+pytestmark = pytest.mark.slow
+
 
 def test_tokens_are_not_sent_in_clear(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must not be sent in clear"):

@@ -16,6 +16,7 @@ import cotenant
 from cotenant.errors import InputError
 from cotenant.kube.api.names import DEFAULT_NAMESPACE, Json
 from cotenant.kube.install.template import Templates
+from cotenant.kube.install.template_functions import LOADER
 from cotenant.kube.install.values import Values, check_values
 from cotenant.kube.settings import MOST_BYTES, parse_settings
 from cotenant.wire.codec import read_bounded
@@ -65,7 +66,7 @@ def merged_values(files: Iterable[Path] = (), assignments: Iterable[str] = (), s
 
 def checked_values(said: Mapping[str, Any]) -> Json:
     """Return all values, defaults included; InputError if one is unknown or wrong."""
-    defaults = yaml.safe_load((chart_folder() / "values.yaml").read_bytes())
+    defaults = yaml.load((chart_folder() / "values.yaml").read_bytes(), LOADER)
     values = merged(defaults, said, defaults_end=True)
     try:
         typed = msgspec.convert(values, Values)
@@ -82,7 +83,7 @@ def rendered(
     """Return the objects of an installation with all its values, in the order of their creation; hooks are first."""
     facts = facts or ClusterFacts()
     folder = chart_folder()
-    chart = yaml.safe_load((folder / "Chart.yaml").read_bytes())
+    chart = yaml.load((folder / "Chart.yaml").read_bytes(), LOADER)
     check_version(facts.version)
     templates = Templates()
     bodies = {path.name: templates.add(path.name, path.read_text()) for path in sorted(folder.glob("templates/*"))}
@@ -96,7 +97,7 @@ def rendered(
     objects: list[Json] = []
     for name, body in bodies.items():
         if name.endswith(".yaml"):
-            objects += [one for one in yaml.safe_load_all(templates.render(body, dot)) if one]
+            objects += [one for one in yaml.load_all(templates.render(body, dot), LOADER) if one]
     return sorted(objects, key=_rank)
 
 

@@ -21,6 +21,9 @@ KINDS: Mapping[str, type | tuple[type, ...]] = {
 }
 HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""of YAML: libyaml, which most builds of PyYAML have, reads the same ten times as fast"""
+
 
 def is_true(value: Any) -> bool:
     """Return whether Go takes a value for true: all but false, 0, nil and what is empty."""
@@ -125,8 +128,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "dig": _dig,
     "eq": _equal,
     "fail": _fail,
-    "fromYaml": lambda text: yaml.safe_load(text) or {},
-    "fromYamlArray": lambda text: yaml.safe_load(text) or [],
+    "fromYaml": lambda text: yaml.load(text, LOADER) or {},
+    "fromYamlArray": lambda text: yaml.load(text, LOADER) or [],
     "get": lambda found, key: found.get(key, ""),
     "has": lambda one, found: one in found,
     "hasKey": lambda found, key: key in found,
