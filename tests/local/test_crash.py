@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon is killed again and again, at any moment: no accepted job is lost, and none runs twice."""
+"""The daemon is killed again and again, at any moment: no accepted job is lost, none runs twice, and arrays,
+dependencies and holds are obeyed."""
 
 import os
 import random
@@ -13,14 +14,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from cotenant.cli.client import Client, NoDaemonError
+from cotenant.cli.client import Client, NoDaemonError, RefusedByDaemonError
+from cotenant.local.dependencies import Kind, verdict
+from cotenant.wire.arrays import Array
+from cotenant.wire.dependencies import Condition
 from cotenant.wire.local import JobRequest, JobView
 from tests.local.daemon import SOURCE
 
@@ -97,63 +102,147 @@ class Crashing:
         return bool(select.select([self._daemon], [], [], within_s)[0])
 
 
-def submit(mark: str, folder: Path, chance: random.Random) -> str | None:
-    """The id of an accepted job, which leaves its mark once each time it runs; None where nobody answered."""
-    script = f"echo {mark} >> ran; sleep {chance.uniform(0.05, 1.0):.2f}; exit {len(mark) % 2}"
-    request = JobRequest(command=("sh", "-c", script), cwd=str(folder), env={"MARK": mark}, memory="100MiB")
-    try:
-        return Client().post("/v1/jobs", JobView, msgspec.json.encode(request)).id
-    except NoDaemonError:
-        return None
+class Sent(NamedTuple):
+    """What was requested under a mark."""
+
+    mark: str
+    code: int
+    after: str = ""
+    """mark of the job that it waits for, and how that must end"""
+    size: int = 0
+    """elements, if it is an array"""
+
+
+def script_of(mark: str, code: int, chance: random.Random) -> str:
+    return f"echo start {mark} >> ran; sleep {chance.uniform(0.05, 0.6):.2f}; echo end {mark} >> ran; exit {code}"
+
+
+class Submitter:
+    """Submits jobs of all kinds, and remembers which were accepted; a daemon that was killed answers nothing."""
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self._folder, self._chance, self._tries = folder, chance, 0
+        self.accepted: dict[str, Sent] = {}
+        """by id of the job or array"""
+        self.held: dict[str, bool] = {}
+        """jobs that were held before they started, by id; whether their release was requested"""
+
+    @property
+    def jobs(self) -> int:
+        return sum(one.size or 1 for one in self.accepted.values())
+
+    def submit(self) -> None:
+        self._tries += 1
+        kind, code, mark = self._chance.choice(("single", "after", "array", "held")), self._tries % 2, f"m{self._tries}"
+        fields: dict[str, Any] = {}
+        sent = Sent(mark, code)
+        if kind == "after" and self.accepted:
+            other = self._chance.choice(list(self.accepted))
+            condition = self._chance.choice(("ok", "any", "failed"))
+            fields = {"after": (f"{other}:{condition}",)}
+            sent = Sent(mark, code, f"{self.accepted[other].mark}:{condition}")
+        if kind == "array":
+            fields = {"array": Array(indexes="0-3", at_most=2)}
+            sent = Sent(mark, code, size=4)
+        words = ("sh", "-c", script_of(f"{mark}.{{}}" if kind == "array" else mark, code, self._chance))
+        request = JobRequest(command=words, cwd=str(self._folder), memory="100MiB", **fields)
+        with suppress(NoDaemonError, RefusedByDaemonError):  # it may wait for a job that has ended in the wrong way
+            job = Client().post("/v1/jobs", JobView, msgspec.json.encode(request)).id
+            self.accepted[job] = sent
+            if kind == "held" and Client().post(f"/v1/jobs/{job}/hold", JobView).held:
+                self.held[job] = False
+
+    def release(self, job: str) -> None:
+        """The mark in the file comes before the request: nothing may run before it."""
+        if not self.held[job]:
+            with (self._folder / "ran").open("a") as file:
+                file.write(f"release {self.accepted[job].mark}\n")
+        self.held[job] = True
+        with suppress(RefusedByDaemonError, NoDaemonError):  # it was released already
+            Client().post(f"/v1/jobs/{job}/release", JobView)
 
 
 def all_jobs() -> list[JobView]:
-    return Client().get("/v1/jobs?limit=20000", list[JobView])
+    return Client().get("/v1/jobs?limit=20000&requests=1", list[JobView])
 
 
-def kill_again_and_again(daemon: Crashing, chance: random.Random, folder: Path) -> tuple[dict[str, str], list[JobView]]:
-    """The marks of all jobs that were accepted meanwhile, by id; and all jobs, once they have ended."""
-    accepted: dict[str, str] = {}
-    tries = 0
+def kill_again_and_again(daemon: Crashing, chance: random.Random, submitter: Submitter) -> list[JobView]:
+    """All jobs, once they have ended."""
     for kill in range(KILLS):
         daemon.start()
         until = time.monotonic() + chance.uniform(0.05, 0.6)
         while time.monotonic() < until:
             # A few at a time, so that jobs of all ages are about at every kill.
-            if len(accepted) < min(JOBS, 2 * (kill + 1)):
-                tries += 1
-                mark = f"m{tries}"
-                if (job := submit(mark, folder, chance)) is not None:
-                    accepted[job] = mark
+            if submitter.jobs < min(JOBS, 2 * (kill + 1)):
+                submitter.submit()
+            elif submitter.held and chance.random() < 0.1:
+                submitter.release(chance.choice(list(submitter.held)))
             time.sleep(0.01)
         daemon.end(signal.SIGKILL)
     daemon.start()
     deadline = time.monotonic() + PATIENCE_S
-    while (jobs := ended_jobs()) is None or len(accepted) < JOBS:
+    while (jobs := ended_jobs()) is None or submitter.jobs < JOBS:
         assert time.monotonic() < deadline, "it did not end in time"
-        tries += 1
-        if jobs is not None and (job := submit(f"m{tries}", folder, chance)) is not None:
-            accepted[job] = f"m{tries}"
+        if submitter.jobs < JOBS:
+            submitter.submit()
+        for job in submitter.held:
+            submitter.release(job)
         time.sleep(0.05)
-    return accepted, jobs
+    return jobs
 
 
 def test_fifty_kills_lose_no_job_and_run_none_twice(state: Path, tmp_path: Path) -> None:
     seed = int(os.environ.get("COTENANT_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"COTENANT_SEED={seed}")  # shown when it fails
     chance = random.Random(seed)
+    submitter = Submitter(tmp_path, chance)
     with closing(Crashing(state)) as daemon:
-        accepted, jobs = kill_again_and_again(daemon, chance, tmp_path)
-        kept = {job.id: mark_of(job.id) for job in jobs}
-    ran = Counter((tmp_path / "ran").read_text().split())
-    assert accepted.items() <= kept.items()  # a job may be there although its owner did not hear so
-    assert ran == Counter(kept.values())
-    assert {job.id: (job.state, job.outcome, job.code, job.attempts) for job in jobs} == {
-        job: ("finished", "exited", len(mark) % 2, 1) for job, mark in kept.items()
-    }
+        jobs = {mark_of(job): job for job in kill_again_and_again(daemon, chance, submitter)}
+    lines = [tuple(line.split()) for line in (tmp_path / "ran").read_text().splitlines()]
+    for name, sent in submitter.accepted.items():  # a job may be there although its owner did not hear so
+        marks = [f"{sent.mark}.{index}" for index in range(sent.size)] or [sent.mark]
+        assert set(marks) <= jobs.keys(), f"{name} is lost"
+    starts = Counter(mark for word, mark in lines if word == "start")
+    ends = Counter(mark for word, mark in lines if word == "end")
+    ran = {mark for mark, job in jobs.items() if job.outcome != "dependency-failed"}
+    assert starts == ends == Counter(dict.fromkeys(ran, 1))
+    for mark, job in jobs.items():
+        code = int(mark.partition(".")[0][1:]) % 2
+        expected = ("finished", "exited", code, 1) if mark in ran else ("cancelled", "dependency-failed", None, 0)
+        assert (job.state, job.outcome, job.code, job.attempts) == expected, mark
+    check_dependencies(submitter, jobs, lines)
+    check_bounds(submitter, lines)
+    for held in submitter.held:
+        mark = submitter.accepted[held].mark
+        assert lines.index(("release", mark)) < lines.index(("start", mark)), f"{held} was held"
     with sqlite3.connect(state / "journal.db") as journal:
         assert journal.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     journal.close()
+
+
+def check_dependencies(submitter: Submitter, jobs: Mapping[str, JobView], lines: list[tuple[str, ...]]) -> None:
+    """A job that waited began after the others had ended as it demanded, and one that could not run did not."""
+    for sent in filter(lambda one: one.after, submitter.accepted.values()):
+        mark, _, condition = sent.after.partition(":")
+        before = [one for one in jobs if one.partition(".")[0] == mark]
+        kinds = {kind_of_view(jobs[one]) for one in before}
+        assert (jobs[sent.mark].state == "finished") is bool(verdict(Condition(condition), kinds)), sent
+        if jobs[sent.mark].state == "finished":
+            began = lines.index(("start", sent.mark))
+            assert all(lines.index(("end", one)) < began for one in before if ("end", one) in lines), sent
+
+
+def kind_of_view(job: JobView) -> Kind:
+    return "cancelled" if job.state == "cancelled" else "ok" if job.code == 0 else "failed"
+
+
+def check_bounds(submitter: Submitter, lines: list[tuple[str, ...]]) -> None:
+    for sent in filter(lambda one: one.size, submitter.accepted.values()):
+        running = 0
+        for word, mark in lines:
+            if mark.partition(".")[0] == sent.mark:
+                running += 1 if word == "start" else -1
+                assert running <= 2, f"{running} elements of {sent.mark} ran at a time"
 
 
 def ended_jobs() -> list[JobView] | None:
@@ -165,7 +254,6 @@ def ended_jobs() -> list[JobView] | None:
     return jobs if all(job.ended is not None for job in jobs) else None
 
 
-def mark_of(job: str) -> str:
-    request = Client().get(f"/v1/jobs/{job}", JobView).request
-    assert request is not None
-    return request.command[2].split()[1]  # the environment is never shown
+def mark_of(job: JobView) -> str:
+    assert job.request is not None
+    return job.request.command[2].split()[2]

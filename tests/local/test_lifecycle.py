@@ -44,7 +44,7 @@ def record(state: JobState, *, attempts: int = 1, forgiven: int = 0, stop: Stop 
         id="j-000001", state=state, submitted=1.0, started=2.0, ended=None, slot="[0]", outcome=None, code=None,
         signal=None, error=None, attempts=attempts, reason=None, forgiven=forgiven, stop=stop,
         uid=1000, gid=1000, user="ada", group="staff",
-        request=msgspec.json.encode(REQUEST),
+        array=None, item=None, request=msgspec.json.encode(REQUEST),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ Examples:
   cotenant cancel j-000001 j-000002 nap
   cotenant cancel --state queued
   cotenant cancel --all --no-wait
+  cotenant cancel --array j-000017
 """
 
 
@@ -43,24 +44,28 @@ class Cancelled(NamedTuple):
 @click.command(epilog=EPILOG)
 @click.option("--no-wait", is_flag=True, help="Return at once. Default: when the jobs have ended.")
 @click.option("--all", "everything", is_flag=True, help="Cancel every job that has not ended, instead of JOB.")
+@click.option("--array", is_flag=True, help="Cancel the whole array that each JOB is an element of.")
 @state_option("Cancel every job in these states, instead of JOB.")
 @on_options
 @job_argument(*WAITING_OR_ACTIVE, required=False, several=True)
 @output_option
 def cancel(
-    no_wait: bool, everything: bool, state: str, job: tuple[str, ...], output: str, on: str, **where: Any
+    no_wait: bool, everything: bool, array: bool, state: str, job: tuple[str, ...], output: str, on: str, **where: Any
 ) -> None:
     """Stops running jobs, or removes queued jobs from the queue, and says what became of each.
 
     If a job cannot be cancelled, the others still are, and the exit code is that of the first error.
     """
-    check_on(on, (), ())
+    check_on(on, (), ("array",))
     client = Client() if on != KUBERNETES else None
     selected = everything or state != ""
     if selected == bool(job):
         raise InputError("cancel: name the jobs, or select them by --all or --state")
     if selected:
         job = _selected(client, Where(**where), state)
+    if array and client is not None:
+        views = (client.get(f"/v1/jobs/{at(name)}", JobView) for name in job)
+        job = tuple(dict.fromkeys(view.array or view.id for view in views))
     cancelled, code = list[Cancelled](), 0
     try:
         for name in dict.fromkeys(job):

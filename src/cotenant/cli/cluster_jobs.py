@@ -17,14 +17,27 @@ from cotenant.errors import CotenantError, InputError
 if TYPE_CHECKING:
     from cotenant.kube.api.client import Client
     from cotenant.kube.api.names import Json
+    from cotenant.wire.arrays import Array
     from cotenant.wire.local import JobView
 
 F = TypeVar("F", bound=Callable[..., object])
 MACHINE, KUBERNETES = "machine", "kubernetes"
 POLL_S = 0.5
-ONLY_CLUSTER = ("image", "array", "replicas", "dry_run")
+ONLY_CLUSTER = ("image", "replicas", "dry_run")
 """options of `submit` that have no meaning on one machine"""
-ONLY_MACHINE = ("batch", "batch_range", "floor", "env_none", "cwd", "latency", "no_revert", "time", "warn", "after")
+ONLY_MACHINE = (
+    "batch",
+    "batch_range",
+    "floor",
+    "env_none",
+    "cwd",
+    "latency",
+    "no_revert",
+    "time",
+    "warn",
+    "after",
+    "grid",
+)
 """options of `submit` that have no meaning in a cluster"""
 
 
@@ -126,17 +139,31 @@ def _request(command: Sequence[str], options: Mapping[str, Any]) -> Any:
         "exclusive",
         "workload",
         "retries",
-        "array",
         "replicas",
     )
+    size, at_most = _pods(options["array"])
     return TrainingRequest(
         name=options["name"] or f"job-{secrets.token_hex(4)}",
         command=tuple(command),
         estimate_s=options["estimate"],
         grace_s=options["grace"],
         variables=dict(map(parse_variable, options["env"])),
+        array=size,
+        at_most=at_most,
         **{name: options[name] for name in same},
     )
+
+
+def _pods(array: "Array | None") -> tuple[int | None, int | None]:
+    """The number of pods of an array, and how many may run at a time; a Job counts its pods from 0."""
+    from cotenant.wire.arrays import index_of, size_of
+
+    if array is None:
+        return None, None
+    size = size_of(array)
+    if index_of(array, size - 1) != size - 1:
+        raise InputError(f"--array {array.indexes}: with --on {KUBERNETES}, indexes begin with 0 and follow each other")
+    return size, array.at_most
 
 
 def jobs_of(where: Where, states: Sequence[str], limit: int) -> "list[JobView]":

@@ -21,6 +21,7 @@ from cotenant.cli.output import ago, aligned, duration_text, emit, note, or_dash
 from cotenant.cli.pods import ask_about_pod, is_pod, pod_details, pod_options
 from cotenant.cli.request import encoded, request_of, request_options
 from cotenant.cli.wait import exit_code, wait_for
+from cotenant.wire.arrays import parse_array
 from cotenant.wire.local import ENDED, JobView, decode_states, described_state
 from cotenant.wire.text import counted, printable
 
@@ -46,6 +47,8 @@ Examples:
   cotenant submit --memory 4GiB --compute 30% --name small -- python train.py
   cotenant submit --memory 2GiB:6GiB --compute 20%:60% -- python train.py
   cotenant submit --after prepare,j-000007:any --time 2h -- python train.py
+  cotenant submit --array 0-31%4 --memory 2GiB -- python train.py --seed {}
+  cotenant submit --memory 2GiB --grid lr=0.1,0.01 seed=1-3 -- python train.py --lr {lr} --seed {seed}
   cotenant submit --gpus 2 --batch 64 --batch-range 16-512 --wait -- python train.py
   cotenant submit --on kubernetes --image team/train:1 --memory 4GiB --array 8 -- python train.py
 """
@@ -67,7 +70,17 @@ Examples:
 )
 @click.option("--wait", is_flag=True, help="Wait until the job has ended, and exit with its exit code.")
 @click.option("--image", metavar="NAME", help="In a cluster: image in which the command runs.")
-@click.option("--array", type=click.IntRange(1, 10_000), help="In a cluster: number of pods, each with an index.")
+@click.option(
+    "--array",
+    metavar="0-31%4",
+    help="Submit one element for each index, or as many as this number; after %, how many may run at a time.",
+)
+@click.option(
+    "--grid",
+    multiple=True,
+    metavar="lr=0.1,0.01",
+    help="Submit one element for each combination of values, which are variables and replace {lr}. Repeatable.",
+)
 @click.option(
     "--replicas", type=click.IntRange(1, 256), help="In a cluster: number of pods that start together or not at all."
 )
@@ -78,6 +91,8 @@ Examples:
 def submit(
     wait: bool,
     after: tuple[str, ...],
+    array: str | None,
+    grid: tuple[str, ...],
     output: str,
     command: tuple[str, ...],
     on: str,
@@ -89,8 +104,13 @@ def submit(
 ) -> None:
     """Queues a command to run on GPUs of this machine, or of a Kubernetes cluster, and prints the job ID."""
     check_on(on, cluster_jobs.ONLY_CLUSTER, cluster_jobs.ONLY_MACHINE)
+    if grid and "--" in command:  # --grid lr=0.1,0.01 seed=1-3 -- python train.py
+        end = command.index("--")
+        grid, command = (*grid, *command[:end]), command[end + 1 :]
+    elements = parse_array(array, grid)
     if on == KUBERNETES:
         where = Where(namespace, kubeconfig, context)
+        options["array"] = elements
         view = cluster_jobs.submit(where, command, options, wait=wait, dry_run=dry_run, output=output)
         if view is not None and output != "table":
             emit(view, output, COLUMNS)
@@ -98,7 +118,7 @@ def submit(
     for name in cluster_jobs.ONLY_CLUSTER:
         options.pop(name, None)
     client = Client()
-    request = msgspec.structs.replace(request_of(command, **options), after=_listed(after))
+    request = msgspec.structs.replace(request_of(command, **options), after=_listed(after), array=elements)
     job = client.post("/v1/jobs", JobView, encoded(request))
     if output == "table":
         click.echo(job.id)
@@ -122,16 +142,19 @@ def _listed(texts: tuple[str, ...]) -> tuple[str, ...]:
 @click.option(
     "--limit", type=click.IntRange(1, 20_000), default=1000, show_default=True, help="Largest number of jobs to show."
 )
+@click.option("--array", metavar="ARRAY", help="List the elements of this array, by its ID or name.")
 @on_options
 @output_option
-def jobs(state: str, limit: int, output: str, on: str, **where: Any) -> None:
-    """Lists jobs of this machine, or of a Kubernetes cluster, oldest first."""
-    check_on(on, (), ())
+def jobs(state: str, limit: int, array: str | None, output: str, on: str, **where: Any) -> None:
+    """Lists jobs of this machine, or of a Kubernetes cluster, oldest first. An array of jobs is one row."""
+    check_on(on, (), ("array",))
     if on == KUBERNETES:
         found = cluster_jobs.jobs_of(Where(**where), decode_states(state), limit)
     else:
         requests = int(output in ("json", "yaml"))
-        found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}&requests={requests}", list[JobView])
+        chosen = "arrays=1" if array is None else f"array={at(array)}"
+        query = f"state={at(state)}&limit={limit}&requests={requests}&{chosen}"
+        found = Client().get(f"/v1/jobs?{query}", list[JobView])
     emit(found, output, COLUMNS, "no jobs")
     if len(found) == limit:
         click.echo(

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from cotenant.errors import InputError
-from cotenant.local.journal import Journal
+from cotenant.local.journal import Journal, array_id
 from cotenant.local.lifecycle import ENDED, JobRecord, JobState
+from cotenant.wire.arrays import ARRAY_ID
 from cotenant.wire.dependencies import Condition, Dependency, parse_dependencies
 from cotenant.wire.local import JobRequest
 
@@ -21,11 +22,15 @@ WORDS = {Condition.OK: "be done", Condition.ANY: "have ended", Condition.FAILED:
 
 def kind_of(record: JobRecord) -> Kind:
     """How a job ended, as far as dependencies are concerned."""
-    if record.state not in ENDED:
+    return _kind(record.state, record.outcome == "exited" and record.code == 0)
+
+
+def _kind(state: JobState, done: bool) -> Kind:
+    if state not in ENDED:
         return "waiting"
-    if record.state is JobState.CANCELLED:
+    if state is JobState.CANCELLED:
         return "cancelled"
-    return "ok" if record.outcome == "exited" and record.code == 0 else "failed"
+    return "ok" if done else "failed"
 
 
 def verdict(condition: Condition, kinds: set[Kind]) -> bool | None:
@@ -85,9 +90,10 @@ class Dependencies:
                 self._dependents.pop(one.job, None)
         return needed is not None
 
-    def ended(self, job: str) -> None:
-        """A job has ended: those that wait for it may be ready, or can never run."""
-        self._affected |= dict.fromkeys(sorted(self._dependents.get(job, ())))
+    def ended(self, record: JobRecord) -> None:
+        """A job has ended: those that wait for it, or for its array, may be ready, or can never run."""
+        names = (record.id, *(() if record.array is None else (array_id(record.array),)))
+        self._affected |= dict.fromkeys(sorted(job for name in names for job in self._dependents.get(name, ())))
 
     def settled(self) -> Iterator[tuple[str, str | None]]:
         """The jobs that need not wait any more, each with None, or with the reason for which it can never run.
@@ -115,6 +121,9 @@ class Dependencies:
         return verdict(one.condition, self._kinds(one.job))
 
     def _kinds(self, job: str) -> set[Kind]:
+        array = self._journal.find_array(job) if ARRAY_ID.fullmatch(job) else None
+        if array is not None:
+            return {_kind(one.state, one.done) for one in self._journal.counts_of_elements(array.number)}
         record = self._journal.find(job)
         # A job that is no longer in the journal has ended, and how is not known.
         return {"cancelled" if record is None else kind_of(record)}

@@ -26,6 +26,7 @@ from cotenant.history.store import History
 from cotenant.local import attempts
 from cotenant.local.accounting import Accounting
 from cotenant.local.admission import Admission
+from cotenant.local.array_bounds import ArrayBounds
 from cotenant.local.backoff import Backoff
 from cotenant.local.config import Resources, Settings
 from cotenant.local.decision_log import DecisionLog
@@ -78,7 +79,8 @@ from cotenant.node.devices.vendors import Vendor
 from cotenant.node.interference import InterferenceMonitor, Newcomer
 from cotenant.node.mps import Crash
 from cotenant.signals import Signal
-from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest
+from cotenant.wire.arrays import size_of
+from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest, element_of
 from cotenant.wire.text import counted
 
 PRUNE_EVERY_S = 3600.0
@@ -107,6 +109,7 @@ class Engine:
         self._backoff = Backoff()
         self._holds = Holds(journal)
         self._dependencies = Dependencies(journal)
+        self._bounds = ArrayBounds()
         self._launcher = Launcher(resources)
         self._grants = JobGrants(resources.slices, self._devices)
         self._runs = Runs(resources.jobs)
@@ -141,6 +144,7 @@ class Engine:
             self._backoff,
             self._holds,
             self._dependencies,
+            self._bounds,
             self._launcher,
             self._runs,
             self._tenants,
@@ -236,21 +240,54 @@ class Engine:
         owner, submitted = owner or own_account().owner, time.time()
         request = self.queries.with_dependencies(request)
         self._dependencies.refuse_hopeless(request)
+        if request.array is not None:
+            return self._submit_array(request, size_of(request.array), owner, submitted)
         job, note = self._admission.admit("new", request, submitted), self._admission.note(request)
         job = replace(job, account=self.accounting.account(owner))
         self.accounting.check_submission(job, self._tenants.cluster)
         job_id = self._journal.submit(msgspec.json.encode(request), submitted, owner)
-        self._enqueue(replace(job, id=job_id), request, owner)
+        self._enqueue(replace(job, id=job_id), self._journal.job(job_id))
         self._learner.observe(job.demand)
         self.events.record("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
         if note is not None:
             self.events.record("isolation", job_id, note)
         return self.queries.job(job_id)
 
+    def _submit_array(self, request: JobRequest, size: int, owner: Owner, submitted: float) -> JobView:
+        """Accepts all elements of an array durably, or none of them."""
+        job = self._admission.admit("new", element_of(request, 0), submitted)
+        job = replace(job, account=self.accounting.account(owner))
+        self.accounting.check_submission(job, self._tenants.cluster, size)
+        array, jobs = self._journal.submit_array(msgspec.json.encode(request), submitted, size, owner)
+        self.events.record("submitted", jobs[0], f"{array} of {counted(size, 'element')} submitted")
+        for record in self._journal.elements(self.queries.array(array).number):
+            self._learner.observe(job.demand)
+            self._enqueue(replace(job, id=record.id), record)
+        return self.queries.job(array)
+
     def cancel(self, name: str) -> JobView:
+        """Stops a job, or removes it from the queue; or every element of an array."""
+        if not self.queries.is_array(name):
+            return self._cancel(self.queries.find(name))
+        array = self.queries.array(name)
+        left = self._journal.elements(array.number, (JobState.QUEUED, *ACTIVE))
+        if not left:
+            raise InputError(f"{array.id} has already ended")
+        try:
+            with self._journal.transaction():
+                for record in left:
+                    self._apply(record, StopRequested(Stop.CANCEL))
+            for record in left:
+                self._obey_cancel(record)
+            self.events.record("cancelled", left[0].id, f"{counted(len(left), 'element')} of {array.id} cancelled")
+        except JournalError:
+            for record in left:
+                self._cancel(record)
+        return self.queries.job(array.id)
+
+    def _cancel(self, record: JobRecord) -> JobView:
         """Stops a job, or removes it from the queue. It does not wait for space in the journal: the job may be what
         fills the disk."""
-        record = self.queries.find(name)
         if record.state in ENDED:
             raise InputError(f"{record.id} has already ended ({record.state})")
         try:
@@ -262,14 +299,27 @@ class Engine:
                 self._unrecorded.remember(record.id)
             log_error(f"{record.id} is cancelled, which the journal cannot record yet: {error}")
             asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, self._wake.set)
+        self._obey_cancel(record)
+        return self.queries.job(record.id)
+
+    def _obey_cancel(self, record: JobRecord) -> None:
+        """Signals a job whose cancellation is recorded, or removes it from the queue."""
         if record.state in ACTIVE:
             self._signal(record)
         elif self.queries.set_aside.pop(record.id, None) is None and not self._holds.forget(record.id):
             self._leave_queue(record.id)
-        return self.queries.job(record.id)
 
     def hold(self, name: str) -> JobView:
-        """Keeps a queued job from starting until it is released, also after a restart of the daemon."""
+        """Keeps a queued job from starting until it is released, also after a restart of the daemon; or every queued
+        element of an array."""
+        if self.queries.is_array(name):
+            array = self.queries.array(name)
+            records = self._journal.elements(array.number, (JobState.QUEUED,))
+            self._holds.add_all(records)
+            for record in records:
+                self._leave_queue(record.id)
+            self.events.record("held", records[0].id, f"{counted(len(records), 'element')} of {array.id} held")
+            return self.queries.job(array.id)
         record = self.queries.find(name)
         if record.id not in self._holds:
             if record.id in self.queries.set_aside:
@@ -280,7 +330,12 @@ class Engine:
         return self.queries.job(record.id)
 
     def release(self, name: str) -> JobView:
-        """Lets a held job start again, in its old position of the queue."""
+        """Lets a held job start again, in its old position of the queue; or every held element of an array."""
+        if self.queries.is_array(name):
+            array = self.queries.array(name)
+            for record in self._holds.remove_all(self._journal.elements(array.number, (JobState.QUEUED,))):
+                self._enqueue_record(record)
+            return self.queries.job(array.id)
         record = self.queries.find(name)
         self._holds.remove(record)
         self._enqueue_record(record)
@@ -288,10 +343,13 @@ class Engine:
         return self.queries.job(record.id)
 
     def _leave_queue(self, job: str) -> None:
-        if not self._backoff.end(job) and not self._dependencies.forget(job):
+        self._backoff.end(job)
+        self._dependencies.forget(job)
+        self._bounds.leave(job)
+        if job in self._queue.jobs:
             self._queue.remove(job)
             self._decisions.left(job)
-            self._wake.set()  # other jobs may have waited for it
+        self._wake.set()  # other jobs may have waited for it
 
     def retry(self, name: str) -> JobView:
         """Runs a job that has ended once more: the same job and a new attempt, with all of its retries again."""
@@ -308,8 +366,8 @@ class Engine:
         job = self._admission.admit(record.id, request_of(record), record.submitted)
         job = replace(job, account=self.accounting.account(record.owner))
         self.accounting.check_submission(job, self._tenants.cluster)
-        _, change = self._apply(record, RetryRequested())
-        self._enqueue(job, request_of(record), record.owner)
+        record, change = self._apply(record, RetryRequested())
+        self._enqueue(job, record)
         self._record(record.id, change)
         return self.queries.job(record.id)
 
@@ -386,6 +444,8 @@ class Engine:
         self._resources.shares.sweep(self._tenants.placed)
         if self._resources.slices is not None:
             self._resources.slices.sweep(self._tenants.placed)
+        for record in active:
+            self._bounds.runs(record)
         for record in active:
             self._adopt(record)
         self._decisions.began(self._tenants.cluster)
@@ -469,6 +529,8 @@ class Engine:
         began = time.perf_counter()
         self._record_late_cancels()
         self._settle_dependencies()
+        for element in self._bounds.ready():
+            self._enqueue_record(self._journal.job(element))
         ranker, now = self._learner.ranker, Seconds(time.time())
         policy, cluster = ranker.policy, self._tenants.cluster
         jobs = self._queue.begin_pass(policy, cluster)
@@ -630,7 +692,8 @@ class Engine:
         change = step(record, event, time.time())
         record = self._journal.transition(record.id, (record.state,), change.state, **change.columns)
         if change.state in ENDED:
-            self._dependencies.ended(record.id)
+            self._dependencies.ended(record)
+            self._bounds.leave(record.id)
         return record, change
 
     def _settle_dependencies(self) -> None:
@@ -673,12 +736,13 @@ class Engine:
             except JournalError as error:  # other jobs must not wait for that; `retry` of this one does
                 log_error(str(error))
 
-    def _enqueue(self, job: Job, request: JobRequest, owner: Owner) -> None:
+    def _enqueue(self, job: Job, record: JobRecord) -> None:
         """Queues a job, unless it waits for others."""
-        if self._dependencies.add(job.id, request):
+        request = request_of(record)
+        if self._dependencies.add(job.id, request) or self._bounds.add(record):
             return
         self._queue.add(job)
-        self._decisions.queued(job, request.name or request.command[0].rpartition("/")[2], owner)
+        self._decisions.queued(job, request.name or request.command[0].rpartition("/")[2], record.owner)
         self._wake.set()
 
     def _enqueue_after(self, pause_s: float, record: JobRecord) -> None:
@@ -700,7 +764,7 @@ class Engine:
         if record.id in self._unrecorded or record.id in self._holds:
             return
         if problem is None:
-            self._enqueue(self.queries.core_job(record), request_of(record), record.owner)
+            self._enqueue(self.queries.core_job(record), record)
         else:
             self.queries.set_aside[record.id] = problem
 

@@ -38,7 +38,12 @@ async def jobs(engine: Engine, request: Request) -> Response:
     after = request.query_params.get("after") or None
     if after is not None and not JOB_ID.fullmatch(after):
         raise InputError(f"after={after[:40]}: expected a job id, for example j-000017")
-    return json_response(engine.queries.jobs(states, limit, after, whole(request, "requests", 0, 0, 1) == 1))
+    requests, array = whole(request, "requests", 0, 0, 1) == 1, request.query_params.get("array")
+    if array:
+        return json_response(engine.queries.elements(array, states, limit))
+    if whole(request, "arrays", 0, 0, 1) == 1:
+        return json_response(engine.queries.jobs_and_arrays(states, limit, requests))
+    return json_response(engine.queries.jobs(states, limit, after, requests))
 
 
 async def show(engine: Engine, request: Request) -> Response:

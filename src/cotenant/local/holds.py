@@ -6,6 +6,7 @@ A hold is stored under a key of its own before the job leaves the queue, so a da
 it again.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from cotenant.errors import InputError
@@ -42,6 +43,26 @@ class Holds:
             raise InputError(f"{record.id} is {record.state} and not held")
         self._journal.remember(PREFIX + record.id, None)
         self._jobs.remove(record.id)
+
+    def add_all(self, records: Sequence[JobRecord]) -> None:
+        """Stores the holds of queued jobs in one write; InputError if there is none to hold."""
+        if not records:
+            raise InputError("no element is queued; only a queued job can be held")
+        with self._journal.transaction():
+            for record in records:
+                self._journal.remember(PREFIX + record.id, "1")
+        self._jobs |= {record.id for record in records}
+
+    def remove_all(self, records: Sequence[JobRecord]) -> list[JobRecord]:
+        """Removes the holds of those that are held in one write; InputError if none is."""
+        held = [record for record in records if record.id in self._jobs]
+        if not held:
+            raise InputError("no element is held")
+        with self._journal.transaction():
+            for record in held:
+                self._journal.remember(PREFIX + record.id, None)
+        self._jobs -= {record.id for record in held}
+        return held
 
     def forget(self, job: str) -> bool:
         """Whether a job was held, which has ended now. `recover` removes what a full disk leaves in the journal."""

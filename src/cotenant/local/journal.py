@@ -25,6 +25,7 @@ from cotenant.local.lifecycle import STATES, TRANSITIONS, Columns, JobRecord, Jo
 from cotenant.local.owners import Owner, own_account
 from cotenant.local.supervisor import look_at
 from cotenant.node.ownership import problem_of_file
+from cotenant.wire.arrays import ARRAY_ID
 
 EVENTS_KEPT = 10_000
 EVENTS_BETWEEN_SWEEPS = 500
@@ -77,13 +78,24 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX jobs_by_name ON jobs (name, number) WHERE name IS NOT NULL;
     CREATE INDEX jobs_by_user ON jobs (uid, number);
     """,
+    # The elements of an array are jobs with an empty request: that of the array counts.
+    """
+    CREATE TABLE arrays (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, submitted REAL NOT NULL, request BLOB NOT NULL);
+    CREATE INDEX arrays_by_name ON arrays (name, number) WHERE name IS NOT NULL;
+    CREATE TABLE elements (job INTEGER PRIMARY KEY, array INTEGER NOT NULL, item INTEGER NOT NULL);
+    CREATE UNIQUE INDEX elements_by_array ON elements (array, item);
+    """,
 )
 """Step n migrates from schema version n to n + 1. Released steps never change."""
 
 COLUMNS = (
     "printf('j-%06d', number), state, submitted, started, ended, slot, "
     "outcome, code, signal, error, attempts, reason, forgiven, stop, "
-    "uid, gid, user, user_group, request"
+    "uid, gid, user, user_group, "
+    "(SELECT array FROM elements WHERE job = jobs.number), (SELECT item FROM elements WHERE job = jobs.number), "
+    "CASE WHEN length(request) THEN request ELSE coalesce((SELECT arrays.request FROM elements "
+    "JOIN arrays ON arrays.number = elements.array WHERE job = jobs.number), request) END"
 )
 
 
@@ -102,6 +114,28 @@ class JournalEvent(NamedTuple):
     kind: str
     job: str | None
     text: str
+
+
+class ArrayRecord(NamedTuple):
+    """An array of jobs; its elements have a state each."""
+
+    number: int
+    submitted: float
+    request: bytes
+
+    @property
+    def id(self) -> str:
+        return array_id(self.number)
+
+
+class ElementCount(NamedTuple):
+    """The elements of an array in one state; those that are finished apart by whether they exited with code 0."""
+
+    state: JobState
+    done: bool
+    number: int
+    started: float | None
+    ended: float | None
 
 
 class Journal:
@@ -170,6 +204,57 @@ class Journal:
                 ids.append(_id_of(number or 0))
         return ids
 
+    def submit_array(self, request: bytes, submitted: float, size: int, owner: Owner) -> tuple[str, list[str]]:
+        """Stores all elements of an array or none, in one write; the id of the array, and those of its elements."""
+        insert = (
+            "INSERT INTO jobs (state, submitted, uid, gid, user, user_group, request) "
+            "VALUES ('queued', ?, ?, ?, ?, ?, x'')"
+        )
+        with self._writing(durable=True):
+            values = (_name_in(request), submitted, request)
+            array = self._database.execute("INSERT INTO arrays (name, submitted, request) VALUES (?, ?, ?)", values)
+            self._database.executemany(insert, [(submitted, *owner)] * size)
+            last = int(self._database.execute("SELECT max(number) FROM jobs").fetchone()[0])
+            numbers = range(last - size + 1, last + 1)  # there is one writer, so they follow each other
+            rows = [(number, array.lastrowid, item) for item, number in enumerate(numbers)]
+            self._database.executemany("INSERT INTO elements VALUES (?, ?, ?)", rows)
+        return array_id(array.lastrowid or 0), list(map(_id_of, numbers))
+
+    def find_array(self, name: str) -> ArrayRecord | None:
+        """An array by its id, or the newest array of that name."""
+        found = self.arrays("WHERE number = ?", (_array_number(name),))
+        found = found or self.arrays("WHERE name = ? ORDER BY number DESC LIMIT 1", (name,))
+        return found[0] if found else None
+
+    def newest_arrays(self, limit: int) -> list[ArrayRecord]:
+        """The newest arrays, oldest first."""
+        return self.arrays("ORDER BY number DESC LIMIT ?", (limit,))[::-1]
+
+    def arrays(self, clause: str, values: tuple[object, ...]) -> list[ArrayRecord]:
+        rows = self._rows(f"SELECT number, submitted, request FROM arrays {clause}", values)
+        return [ArrayRecord(*row) for row in rows]
+
+    def elements(self, array: int, states: Iterable[str] | None = None, limit: int = -1) -> list[JobRecord]:
+        """The elements of an array in these states (all if none is given), in their order."""
+        where, chosen = ("TRUE", ()) if states is None else _in_states(tuple(states))
+        where = f"number IN (SELECT job FROM elements WHERE array = ?) AND ({where})"
+        return self._jobs(f"WHERE {where} ORDER BY number LIMIT ?", (array, *chosen, limit))
+
+    def element(self, array: int, item: int) -> JobRecord | None:
+        """One element of an array."""
+        clause = "WHERE number = (SELECT job FROM elements WHERE array = ? AND item = ?)"
+        found = self._jobs(clause, (array, item))
+        return found[0] if found else None
+
+    def counts_of_elements(self, array: int) -> list[ElementCount]:
+        """How many elements of an array are in which state, and between which times they ran."""
+        query = (
+            "SELECT state, state = 'finished' AND outcome = 'exited' AND code = 0, count(*), min(started), max(ended) "
+            "FROM elements JOIN jobs ON number = job WHERE array = ? GROUP BY 1, 2"
+        )
+        rows = self._rows(query, (array,))
+        return [ElementCount(JobState(row[0]), bool(row[1]), *row[2:]) for row in rows if row[0] in STATES]
+
     def transition(
         self, job: str, from_states: Iterable[str], to_state: JobState, **columns: Unpack[Columns]
     ) -> JobRecord:
@@ -202,10 +287,14 @@ class Journal:
         found = found or self._jobs("WHERE name = ? ORDER BY number DESC LIMIT 1", (name,))
         return found[0] if found else None
 
-    def jobs(self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None) -> list[JobRecord]:
-        """Jobs in the order of their ids: those after `after`, or else the newest; `states` as in `decode_states`."""
+    def jobs(
+        self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None, *, elements: bool = True
+    ) -> list[JobRecord]:
+        """Jobs in the order of their ids: those after `after`, or else the newest; `states` as in `decode_states`.
+        Without `elements`, those of arrays are left out."""
         where, chosen = ("TRUE", ()) if states is None else _in_states(tuple(states))
         where, values = f"number > ? AND ({where})", (_number_of(after) if after else 0, *chosen, limit)
+        where += "" if elements else " AND number NOT IN (SELECT job FROM elements)"
         if after:
             return self._jobs(f"WHERE {where} ORDER BY number LIMIT ?", values)
         return self._jobs(f"WHERE {where} ORDER BY number DESC LIMIT ?", values)[::-1]
@@ -430,6 +519,15 @@ def _record(row: tuple[Any, ...]) -> JobRecord | None:
 
 def _id_of(number: int) -> str:
     return f"j-{number:06d}"
+
+
+def array_id(number: int) -> str:
+    return f"a-{number:06d}"
+
+
+def _array_number(name: str) -> int:
+    """The number in the id of an array; 0, which no array has, for any other text."""
+    return int(name[2:]) if ARRAY_ID.fullmatch(name) else 0
 
 
 def _number_of(job: str) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypedDict, assert_never
 
 import msgspec
@@ -20,7 +21,8 @@ from cotenant.core.units import MilliGpu
 from cotenant.errors import CotenantError
 from cotenant.local.owners import Owner
 from cotenant.local.supervisor import Exit
-from cotenant.wire.local import JobRequest, demand_of
+from cotenant.wire.arrays import Array
+from cotenant.wire.local import JobRequest, demand_of, element_of
 
 
 class JobState(StrEnum):
@@ -95,7 +97,12 @@ class JobRecord(NamedTuple):
     gid: int
     user: str
     group: str
+    array: int | None
+    """number of the array that it is an element of"""
+    item: int | None
+    """its position in the array"""
     request: bytes
+    """what was requested; of an element, the request of its whole array"""
 
     @property
     def owner(self) -> Owner:
@@ -305,22 +312,39 @@ def request_of(job: JobRecord) -> JobRequest:
     Only a job that already runs, or has ended, may be treated by such a request: `unreadable` tells them apart.
     """
     try:
-        return _valid_request(job.request)
+        return _valid_request(job)
     except (msgspec.MsgspecError, CotenantError):
         return _readable_part(job)
+
+
+def array_of(job: JobRecord) -> Array | None:
+    """The array that a job is an element of; None: it is none, or its request cannot be read."""
+    if job.item is None:
+        return None
+    with suppress(msgspec.MsgspecError, CotenantError):
+        return _decoded(job.request).array
+    return None
 
 
 def unreadable(job: JobRecord) -> str | None:
     """Why this version cannot read the request or the slot of a job; None: it can."""
     try:
-        _valid_request(job.request)
+        _valid_request(job)
         _stored_slot(job)
     except (msgspec.MsgspecError, CotenantError, UnicodeDecodeError) as error:
         return str(error)
     return None
 
 
-def _valid_request(content: bytes) -> JobRequest:
+def _valid_request(job: JobRecord) -> JobRequest:
+    if job.item is None:
+        return _decoded.__wrapped__(job.request)
+    return element_of(_decoded(job.request), job.item)
+
+
+@lru_cache(maxsize=16)
+def _decoded(content: bytes) -> JobRequest:
+    """The elements of an array have the same request, which is decoded once."""
     request = msgspec.json.decode(content, type=JobRequest)
     demand_of(request)
     return request
@@ -333,7 +357,7 @@ def _readable_part(job: JobRecord) -> JobRequest:
         known = {name: content[name] for name in JobRequest.__struct_fields__ if name in content}
         request = msgspec.convert({**known, "exclusive": True}, JobRequest)
         demand_of(request)
-        return request
+        return request if job.item is None else element_of(request, job.item)
     return JobRequest(command=("unknown",), cwd="/", gpus=len(gpus_of(job)), exclusive=True)
 
 

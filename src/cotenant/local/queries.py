@@ -23,10 +23,12 @@ from cotenant.core.placement.deciding import account_of, queue_position
 from cotenant.core.placement.repartition import repartition
 from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.core.units import Seconds
-from cotenant.errors import CotenantError
+from cotenant.errors import CotenantError, InputError
 from cotenant.local import attempts
 from cotenant.local.accounting import Accounting
 from cotenant.local.admission import Admission, predicts
+from cotenant.local.array_bounds import ArrayBounds
+from cotenant.local.array_views import array_view, find_element
 from cotenant.local.backoff import Backoff
 from cotenant.local.config import Resources
 from cotenant.local.dependencies import Dependencies
@@ -38,6 +40,7 @@ from cotenant.local.holds import Holds
 from cotenant.local.isolation import rung_of
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.job_slices import NO_FAULTS, SliceFaults
+from cotenant.local.journal import ArrayRecord
 from cotenant.local.launching import Launcher
 from cotenant.local.lifecycle import (
     ENDED,
@@ -108,6 +111,7 @@ class Queries:
         backoff: Backoff,
         holds: Holds,
         dependencies: Dependencies,
+        bounds: ArrayBounds,
         launcher: Launcher,
         runs: Runs,
         tenants: Tenants,
@@ -123,19 +127,54 @@ class Queries:
         self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
         self._grants, self._backoff, self._holds, self._dependencies = grants, backoff, holds, dependencies
         self._accounting = accounting
+        self._bounds = bounds
         self.foresight = Foresight(learner, admission, queue, tenants, time.time)
         self.set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
         self.notes: list[str] = []
         """about the daemon, for `status`"""
 
-    def jobs(self, states: tuple[str, ...], limit: int, after: str | None, requests: bool = False) -> list[JobView]:
+    def jobs(
+        self,
+        states: tuple[str, ...],
+        limit: int,
+        after: str | None,
+        requests: bool = False,
+        *,
+        elements: bool = True,
+    ) -> list[JobView]:
         """Jobs in these states (all if none is given); with `requests` also what they requested, without `env`."""
         waiting = self._wait_reasons()
-        found = list(map(self._as_cancelled, self._journal.jobs(states or None, limit, after)))
+        found = list(map(self._as_cancelled, self._journal.jobs(states or None, limit, after, elements=elements)))
         if not requests:
             return [self._view(record, waiting) for record in found]
         return [replaced(self._view(record, waiting), request=replaced(request_of(record), env={})) for record in found]
+
+    def jobs_and_arrays(self, states: tuple[str, ...], limit: int, requests: bool = False) -> list[JobView]:
+        """The newest jobs in these states, with one row for each array that has elements in them."""
+        arrays = [
+            array_view(self._journal, one, with_request=requests)
+            for one in self._journal.newest_arrays(limit)
+            if not states or self._journal.elements(one.number, states, 1)
+        ]
+        found = [*self.jobs(states, limit, None, requests, elements=False), *arrays]
+        return sorted(found, key=lambda one: one.submitted)[-limit:]
+
+    def elements(self, name: str, states: tuple[str, ...], limit: int) -> list[JobView]:
+        """The elements of an array, the first ones first."""
+        waiting, array = self._wait_reasons(), self.array(name)
+        return [self._view(record, waiting) for record in self._journal.elements(array.number, states or None, limit)]
+
+    def array(self, name: str) -> ArrayRecord:
+        """An array by its id, or the newest one of that name."""
+        found = self._journal.find_array(name)
+        if found is None:
+            raise UnknownError(f"no array {name[:100]!r} here; `cotenant jobs` lists them")
+        return found
+
+    def is_array(self, name: str) -> bool:
+        """Whether an array has this id, or this name if no job has it."""
+        return self._journal.find(name) is None and self._journal.find_array(name) is not None
 
     def active(self) -> list[JobView]:
         """The jobs that hold a slot."""
@@ -171,7 +210,9 @@ class Queries:
         return len(self._queue)
 
     def job(self, name: str) -> JobView:
-        """A job by its id, or the newest one of that name, with all details."""
+        """A job by its id, or the newest one of that name, with all details; or an array."""
+        if self.is_array(name):
+            return array_view(self._journal, self.array(name), with_request=True)
         record = self.find(name)
         request, faults = request_of(record), self._slice_faults(record)
         history = tuple(self._tuner.history(record.id)) or read_history(self._runs.of_job(record.id))
@@ -194,7 +235,7 @@ class Queries:
         placement = None if placed is None else placed.placement
         return {
             **explain(self._view(record, waiting), self.core_job(record), placement, waiting),
-            "outside": record.id in self._holds or record.id in self._dependencies,
+            "outside": record.id in self._holds or record.id in self._dependencies or record.id in self._bounds,
             "end": self._how_it_ended(record) if record.state in ENDED else None,
             **(self._overtaken(record) if record.id in self._queue.jobs else {}),
             "suggestions": self._suggestions(record),
@@ -305,14 +346,22 @@ class Queries:
         return attempts.tail_offset(self._runs.folder(job, attempt), lines)
 
     def find(self, name: str) -> JobRecord:
-        record = self._journal.find(name)
+        record = self._journal.find(find_element(self._journal, name) or name)
+        if record is None and self.is_array(name):
+            raise InputError(
+                f"{name} is an array: name one of its elements, such as {self.array(name).id}_0; "
+                f"`cotenant jobs --array {name}` lists them"
+            )
         if record is None:
             raise UnknownError(f"no job {name[:100]!r} here; `cotenant jobs` lists them")
         return self._as_cancelled(record)
 
     def with_dependencies(self, request: JobRequest) -> JobRequest:
         """The request with IDs instead of the names of the jobs that it waits for; UnknownError if one is missing."""
-        needed = [one._replace(job=self.find(one.job).id) for one in parse_dependencies(request.after)]
+        needed = [
+            one._replace(job=self.array(one.job).id if self.is_array(one.job) else self.find(one.job).id)
+            for one in parse_dependencies(request.after)
+        ]
         return replaced(request, after=tuple(map(str, needed)))
 
     def core_job(self, record: JobRecord) -> Job:
@@ -364,7 +413,8 @@ class Queries:
         job = self._queue.jobs.get(record.id)
         reason = self._runs.delayed.get(record.id)
         held = record.id in self._holds
-        reason = self._backoff.waiting.get(record.id) or self._dependencies.reason(record.id) or reason
+        waits = self._dependencies.reason(record.id) or self._bounds.reason(record.id)
+        reason = self._backoff.waiting.get(record.id) or waits or reason
         reason = self._holds.reason(record.id) or reason
         if record.id in self.set_aside:
             problem = self.set_aside[record.id]

@@ -14,8 +14,8 @@ from cotenant.local.runs import Runs
 from cotenant.local.supervisor import read_json
 from cotenant.node.devices.backend import Running
 from cotenant.signals import Signal
-from cotenant.wire.local import JobRequest
-from cotenant.wire.profile import WorkloadId, command_digest, workload_of
+from cotenant.wire.local import JobRequest, command_digest
+from cotenant.wire.profile import WorkloadId, workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,11 @@ from cotenant.core.queueing.backfill import QueuePosition, Reservation, when, wh
 from cotenant.core.queueing.fair import Standing
 from cotenant.core.queueing.limits import LimitCheck, kinds_of_gpus
 from cotenant.core.units import Seconds
-from cotenant.local.lifecycle import JobRecord, JobState, gpus_of
+from cotenant.local.journal import array_id
+from cotenant.local.lifecycle import JobRecord, JobState, array_of, gpus_of
 from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
+from cotenant.wire.arrays import index_of
 from cotenant.wire.local import GpuView, GrantView, JobView
 from cotenant.wire.text import counted
 
@@ -56,10 +58,14 @@ def job_view(
         request = _summaries.decode(record.request)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         request = _RequestSummary([record.id])  # it cannot be read; the job is set aside, or has ended
+    array = array_of(record)
+    index = None if array is None or record.item is None else index_of(array, record.item)
     return JobView(
         id=record.id,
+        array=None if record.array is None else array_id(record.array),
+        index=index,
         user=record.user,
-        name=request.name or request.command[0].rpartition("/")[2],
+        name=(request.name or request.command[0].rpartition("/")[2]) + ("" if index is None else f"[{index}]"),
         state=record.state,
         submitted=record.submitted,
         started=record.started,

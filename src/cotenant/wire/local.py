@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests and answers of the one-machine daemon: version 1 of its API, and of the requests in its journal."""
 
+import hashlib
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -25,6 +26,7 @@ from cotenant.core.units import (
 )
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
+from cotenant.wire.arrays import ARRAY_ID, ELEMENT_ID, INDEX, Array, check_array, filled, index_of, values_of
 from cotenant.wire.codec import decode
 from cotenant.wire.dependencies import parse_dependencies
 
@@ -80,6 +82,8 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """before the end of `time_s`, when its first process gets SIGUSR1"""
     after: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=130)], ...], Meta(max_length=1000)] = ()
     """jobs that it waits for, each by ID or name and how it must end: `j-000001:ok`, `:any` or `:failed`"""
+    array: Array | None = None
+    """its elements, if the request is for many jobs that differ only in an index or in values"""
     workload: Workload | None = None
     estimate_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     latency_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
@@ -139,6 +143,12 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """on each of its GPUs, if its limits are above its requests"""
     held: bool = False
     """whether it stays queued until it is released"""
+    array: str | None = None
+    """the array that it is an element of"""
+    index: int | None = None
+    """its index in the array"""
+    elements: dict[str, int] = {}
+    """of an array: how many of its elements are in each state; those that are finished are `done` or `failed`"""
     request: JobRequest | None = None
     enforcement: tuple[str, ...] = ()
     faults: dict[str, int] = {}
@@ -318,7 +328,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def described_state(job: JobView) -> str:
-    """The state; for a finished job `done`, `failed (exit code)`, `signal N` or another outcome."""
+    """The state; for a finished job `done`, `failed (exit code)`, `signal N` or another outcome; for an array how many
+    elements are in which state."""
+    if job.elements:
+        return ", ".join(f"{count} {state}" for state, count in job.elements.items())
     if job.state != "finished" or job.outcome is None:
         return job.state
     if job.outcome == "exited":
@@ -340,7 +353,7 @@ def decode_request(content: bytes) -> JobRequest:
     """A request from outside, checked beyond its types; InputError says what is expected instead."""
     request = decode(content, JobRequest, "a job")
     demand_of(request)
-    if request.name is not None and JOB_ID.fullmatch(request.name):
+    if request.name is not None and any(form.fullmatch(request.name) for form in (JOB_ID, ARRAY_ID, ELEMENT_ID)):
         raise InputError(f"--name {request.name}: this is the form of a job ID; choose another name")
     for name, value in request.env.items():
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
@@ -350,11 +363,39 @@ def decode_request(content: bytes) -> JobRequest:
     return request
 
 
+def workload_name(request: JobRequest) -> str:
+    """The workload that the owner named, else one for each distinct command."""
+    return request.workload or f"command-{command_digest(request)[:12]}"
+
+
+def command_digest(request: JobRequest) -> str:
+    return hashlib.sha256("\0".join(request.command).encode()).hexdigest()
+
+
+def element_of(request: JobRequest, item: int) -> JobRequest:
+    """The request of one element of an array: each word of the command with its index and values, which are also
+    variables of its environment. All elements are one workload."""
+    array = request.array
+    if array is None:
+        return request
+    index, values = str(index_of(array, item)), values_of(array, item)
+    words = {"": index, **values}
+    return msgspec.structs.replace(
+        request,
+        command=tuple(filled(word, words) for word in request.command),
+        env={**request.env, **values, INDEX: index},
+        workload=workload_name(request),
+        array=None,
+    )
+
+
 def demand_of(request: JobRequest) -> Demand:
     """The demand of a request; InputError if the request contradicts itself."""
     if request.gpus == 0 and (request.memory or request.compute or request.mig):
         raise InputError("--gpus 0: memory, compute and MIG instances need at least 1 GPU")
     parse_dependencies(request.after)
+    if request.array is not None:
+        check_array(request.array)
     if request.warn_s is not None and (request.time_s is None or request.warn_s >= request.time_s):
         raise InputError("--warn: expected a time before the end of --time, which is needed too")
     memory, memory_limit = _memories(request.memory) if request.gpus else (Amount(), None)

@@ -5,7 +5,6 @@
 A profile may come from another machine or from a job that reports wrong numbers, so every field has bounds.
 """
 
-import hashlib
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
@@ -15,7 +14,7 @@ from msgspec import Meta
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
 from cotenant.wire.codec import decode
-from cotenant.wire.local import MOST_BYTES, JobRequest, Workload
+from cotenant.wire.local import MOST_BYTES, JobRequest, Workload, workload_name
 
 VERSION = 1
 MOST_AVERAGED = 8
@@ -82,11 +81,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 def workload_of(request: JobRequest) -> WorkloadId:
     """The workload that the owner named, else one for each distinct command."""
-    return WorkloadId(request.workload or f"command-{command_digest(request)[:12]}", request.batch)
-
-
-def command_digest(request: JobRequest) -> str:
-    return hashlib.sha256("\0".join(request.command).encode()).hexdigest()
+    return WorkloadId(workload_name(request), request.batch)
 
 
 def decode_profiles(content: bytes) -> Profiles:

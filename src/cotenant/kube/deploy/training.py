@@ -45,6 +45,8 @@ class TrainingRequest:
     priority_class: str | None = None
     array: int | None = None
     """Number of pods with an index of their own, which start when each fits."""
+    at_most: int | None = None
+    """Number of pods of the array that may run at a time; None: all."""
     replicas: int | None = None
     """Number of pods that start together or not at all."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +83,7 @@ def job_object(request: TrainingRequest) -> Json:
         metadata["annotations"] = annotations
     made["spec"] = {"backoffLimit": request.retries, "template": {"metadata": metadata, "spec": spec}}
     if count := request.array or request.replicas:
-        made["spec"] |= {"completionMode": "Indexed", "completions": count, "parallelism": count}
+        made["spec"] |= {"completionMode": "Indexed", "completions": count, "parallelism": request.at_most or count}
     return made
 
 
