@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The summary of a test run."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,14 +71,16 @@ def test_a_run_of_two_processes_has_one_summary(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(TESTS)
+        (tmp_path / "tests" / folder / "conftest.py").touch()  # a plugin of its own, which others do not have
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow: takes long\n")
     (tmp_path / "conftest.py").write_text(
         "from tests.summary import Summary\ndef pytest_configure(config): config.pluginmanager.register(Summary())\n"
     )
-    command = [sys.executable, "-P", "-m", "pytest", "-n", "2", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "xdist", "-n", "2", "-q", "-m", "not slow"]
     done = subprocess.run(
         [*command, f"--override-ini=pythonpath={ROOT}", "--import-mode=importlib", "tests"],
         cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # each process would load all plugins of this folder
         capture_output=True,
         text=True,
         check=False,

@@ -89,6 +89,7 @@ def test_another_shell_is_refused() -> None:
     assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in done.stderr
 
 
+@pytest.mark.slow
 @needs_bash
 def test_bash_completes_policies_queue_orders_and_states(place: Path) -> None:
     assert completed(place, "up", "--policy", "bin") == ["binpack"]
@@ -134,6 +135,7 @@ class Terminal:
         os.waitpid(self._pid, 0)
 
 
+@pytest.mark.slow
 @needs_bash
 def test_tab_in_a_real_terminal_completes_files_after_the_dashes_and_values_of_options(
     place: Path, tmp_path: Path

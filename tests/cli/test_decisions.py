@@ -6,10 +6,13 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import refusal, run
 from tests.local.daemon import Daemon, until
 
 
+@pytest.mark.slow
 def test_a_real_daemon_is_recorded_and_replayed(daemon: Daemon, env: dict[str, str], tmp_path: Path) -> None:
     jobs = [daemon.submit("true", memory=memory).id for memory in ("600MiB", "300MiB", "500MiB")]
     for job in jobs:
@@ -70,6 +73,7 @@ def test_an_edited_recording_is_noticed(daemon: Daemon, env: dict[str, str], tmp
     assert "would be made otherwise now" in done.stderr
 
 
+@pytest.mark.slow
 def test_bad_files_are_refused(daemon: Daemon, env: dict[str, str], tmp_path: Path) -> None:
     assert "cannot be written: No such file" in run("decisions", "--file", tmp_path / "no" / "day", env=env).stderr
     newer = tmp_path / "newer.jsonl"

@@ -71,7 +71,7 @@ class Beside:
         self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        self._ready.wait(10)
+        self._ready.wait(60)
         self.config = folder / "config"
         clusters = [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}]
         contexts = [{"name": "x", "context": {"cluster": "c", "namespace": "team"}}]
@@ -305,7 +305,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
                 assert command.poll() is None
                 time.sleep(0.01)
             command.send_signal(signal.SIGINT)
-            out, error = command.communicate(timeout=20)
+            out, error = command.communicate(timeout=60)
         assert (command.returncode, out, error.strip()) == (130, "", "cotenant: interrupted")
     finally:
         beside.close()

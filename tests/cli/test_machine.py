@@ -188,7 +188,7 @@ def test_interrupted_wait_exits_with_130_and_leaves_the_job_alone(daemon: Daemon
     ) as waiting:
         until(lambda: any(job.name == "left" for job in daemon.client.get("/v1/jobs?state=running", list[JobView])))
         waiting.send_signal(signal.SIGINT)
-        printed, said = waiting.communicate(timeout=30)
+        printed, said = waiting.communicate(timeout=60)
     assert waiting.returncode == 130
     assert said.split("\n\n") == [
         f"{printed.strip()} continues; `cotenant cancel {printed.strip()}` stops it",

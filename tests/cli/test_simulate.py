@@ -112,6 +112,7 @@ def test_job_to_record_that_never_came_is_named(here: Path) -> None:
     assert done.stderr == "no decision was recorded about nobody\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fill", "timed"])
 def test_same_command_gives_the_same_bytes_in_every_process(here: Path, mode: str) -> None:
     words = (*SMALL, "--policy", "random,fragmentation,fgd@online", "--mode", mode, "--seeds", "1-2", "--out", "out")
@@ -126,6 +127,7 @@ def test_same_command_gives_the_same_bytes_in_every_process(here: Path, mode: st
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_number_of_processes_changes_nothing(here: Path) -> None:
     words = (
         *SMALL,
@@ -481,7 +483,7 @@ def finished_runs(folder: Path) -> int:
 def test_interrupt_keeps_what_was_finished(running: Command, tmp_path: Path, whole_group: bool) -> None:
     there = workers(running.pid)
     (os.killpg if whole_group else os.kill)(running.pid, signal.SIGINT)
-    printed, said = running.communicate(timeout=30)
+    printed, said = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "Traceback" not in said
     assert said.splitlines()[-1] == "cotenant: interrupted"
@@ -494,7 +496,7 @@ def test_second_interrupt_changes_nothing(running: Command, here: Path) -> None:
     os.killpg(running.pid, signal.SIGINT)
     wait_until(lambda: (here / "out" / "summary.csv").exists() and names(here / "out") == REPORT)
     os.killpg(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=30)
+    _, said = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "Traceback" not in said
     assert finished_runs(here / "out") > 0
@@ -504,7 +506,7 @@ def test_second_interrupt_changes_nothing(running: Command, here: Path) -> None:
 def test_workers_end_with_their_parent(running: Command, tmp_path: Path, ending: signal.Signals) -> None:
     there = workers(running.pid)
     running.send_signal(ending)
-    _, said = running.communicate(timeout=30)
+    _, said = running.communicate(timeout=60)
     assert running.returncode != 0
     assert said == ""
     wait_until(lambda: not any(map(alive, there)), 5)
@@ -514,7 +516,7 @@ def test_workers_end_with_their_parent(running: Command, tmp_path: Path, ending:
 def test_worker_that_is_killed_ends_the_simulation_in_one_line(running: Command, tmp_path: Path) -> None:
     there = workers(running.pid)
     os.kill(there[0], signal.SIGKILL)
-    _, said = running.communicate(timeout=30)
+    _, said = running.communicate(timeout=60)
     assert running.returncode == 1
     assert said.splitlines()[-1].startswith("cotenant: a worker process was killed")
     assert "Traceback" not in said
@@ -531,7 +533,7 @@ def test_interrupt_before_the_first_run_has_finished_writes_nothing(tmp_path: Pa
     ) as command:
         wait_until(lambda: has_worked(command.pid))
         command.send_signal(signal.SIGINT)
-        _, said = command.communicate(timeout=30)
+        _, said = command.communicate(timeout=60)
     assert command.returncode == 130
     assert "Traceback" not in said
     assert names(tmp_path) == ["jobs.csv"]

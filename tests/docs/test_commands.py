@@ -178,6 +178,7 @@ def test_every_command_has_an_example(name: str) -> None:
     assert f"$ cotenant {name} " in "".join(EXAMPLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.splitlines()[-1][2:])
 def test_example_runs(example: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     state = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short

@@ -32,6 +32,8 @@ PACE = Pace(silence_s=5, watches_s=0.01, lists_s=0.01)
 MEMORY = "nvidia.com/gpumem"
 KEY = b"a key"
 DECISIONS_KEY = b"another key"
+PATIENCE_S = 60.0
+"""the machine may be busy"""
 LEASE = ("cotenant-system", "cotenant-scheduler")
 KNOWS = {WHY_HEADER: KEY.decode()}
 """what those show who ask about pods"""
@@ -68,7 +70,7 @@ class ControlPlane:
         known = self.scheduler.watches.pods.objects
         for name in names:
             wanted = self.pod(name)["metadata"]["resourceVersion"]
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE_S):
                 while ("team", name) not in known or known["team", name].metadata.resource_version != wanted:
                     await asyncio.sleep(0.005)
 
@@ -146,7 +148,7 @@ async def passes(counted: Callable[[], int], count: int = 2) -> None:
 
 
 async def until(so: Callable[[], object]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         while not so():
             await asyncio.sleep(0.005)
 

@@ -42,7 +42,7 @@ async def serving(listeners: Sequence[Listener], **paces: Any) -> AsyncIterator[
         yield stop
     finally:
         stop.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await task
 
 
@@ -94,7 +94,7 @@ async def ask(
 
 
 async def read_answer(reader: asyncio.StreamReader) -> Answer:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))

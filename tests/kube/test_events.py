@@ -29,7 +29,7 @@ class Desk:
         return list(self.server.events.pods.values())
 
     async def until(self, so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not so():
                 await asyncio.sleep(0.005)
 

@@ -232,6 +232,7 @@ CHANGES = st.tuples(st.sampled_from(["n1", "n2", "n3"]), st.integers(0, 2), st.n
 TYPES = {"n1": NODES["n1"], "n2": {"T4": MiB(15_000)}, "n3": {"V100": MiB(32_000)}}
 
 
+@pytest.mark.slow
 @given(
     rounds=st.lists(
         st.tuples(st.lists(CHANGES, max_size=6), st.sets(st.sampled_from(["n1", "n2", "n3"]))), min_size=1, max_size=5

@@ -96,7 +96,7 @@ class Following:
 
 
 async def until(so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not so():
             await asyncio.sleep(0.002)
 

@@ -9,7 +9,7 @@ from cotenant.kube.scheduler.protocol import FilterResult
 from cotenant.metrics.counts import Counts
 from cotenant.metrics.page import Page
 from cotenant.metrics.table import COUNTED, Part
-from tests.kube.control_plane import ControlPlane, play, until
+from tests.kube.control_plane import PATIENCE_S, ControlPlane, play, until
 from tests.metrics.nodes import series, values
 
 
@@ -21,7 +21,7 @@ async def page_of(plane: ControlPlane) -> bytes:
 async def page_with(plane: ControlPlane, name: str, count: int) -> bytes:
     """The first page on which a counter has reached a count. Some are increased after the answer of the API server, or
     when a watch shows a change: a moment after the API server has the change."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while sum(values(text := await page_of(plane), name).values()) < count:
             await asyncio.sleep(0.005)
     return text

@@ -106,6 +106,7 @@ def test_a_state_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> N
     assert f"is in {tmp_path}, in which every user can rename it" in refused_state(state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["journal.db.lock", "journal.db", "daemon.log"])
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_a_link_in_the_state_folder_overwrites_no_other_file(

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cotenant.wire.local import JobView
 from tests.local.daemon import SOURCE, Daemon, running_daemon, until
 
@@ -73,6 +75,7 @@ def test_small_jobs_do_not_take_the_gpus_that_a_large_one_waits_for(daemon: Daem
     jobs.runs(small[1])
 
 
+@pytest.mark.slow
 def test_a_job_that_is_short_enough_overtakes_and_why_names_it(daemon: Daemon, tmp_path: Path) -> None:
     jobs = Jobs(daemon, tmp_path)
     jobs.run("one", estimate_s=HOUR)
@@ -94,6 +97,7 @@ def test_a_job_that_is_short_enough_overtakes_and_why_names_it(daemon: Daemon, t
     assert f"overtook {urgent}: {expected}" in (daemon.job(short).reason or "")
 
 
+@pytest.mark.slow
 def test_estimates_and_reservations_survive_the_daemon(daemon: Daemon, tmp_path: Path) -> None:
     jobs = Jobs(daemon, tmp_path)
     jobs.run("one", estimate_s=HOUR)
@@ -125,6 +129,7 @@ def test_a_large_job_whose_gpu_is_cordoned_keeps_nobody_waiting(daemon: Daemon, 
     until(lambda: "GPUs 0 1 are reserved for it" in jobs.why(urgent)["reason"])
 
 
+@pytest.mark.slow
 def test_without_backfill_every_job_that_fits_starts_and_why_names_those_that_overtook(tmp_path: Path) -> None:
     with running_daemon("--no-backfill") as daemon:
         jobs = Jobs(daemon, tmp_path)
@@ -140,6 +145,7 @@ def test_without_backfill_every_job_that_fits_starts_and_why_names_those_that_ov
         assert jobs.waits(urgent)
 
 
+@pytest.mark.slow
 def test_the_owner_of_a_job_says_how_long_it_takes(daemon: Daemon) -> None:
     cotenant(daemon, "submit", "--estimate", "1.5h", "--name", "known", "--memory", "100MiB", "true")
     request = daemon.job("known").request

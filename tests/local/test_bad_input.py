@@ -114,6 +114,7 @@ def test_a_job_can_be_cancelled_in_the_very_moment_it_starts(daemon: Daemon) -> 
         assert daemon.ended(job).state == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_daemon_with_fewer_gpus_than_a_job_runs_on_does_not_start_and_loses_nothing() -> None:
     with running_daemon() as daemon:
         jobs = [daemon.submit("sleep", "60", memory="60%").id for _ in range(2)]
@@ -137,6 +138,7 @@ def test_a_job_that_ended_on_a_gpu_that_is_gone_can_still_be_shown_but_not_run_a
             daemon.client.post(f"/v1/jobs/{job}/retry", JobView)
 
 
+@pytest.mark.slow
 def test_a_daemon_without_its_helpers_does_not_pretend_to_be_well() -> None:
     with running_daemon() as daemon:
         daemon.stop()
@@ -155,6 +157,7 @@ def test_a_daemon_that_lost_its_real_gpus_does_not_run_the_queue_on_simulated_on
     assert (done.returncode, "no NVIDIA GPU was found" in done.stderr) == (1, True), done
 
 
+@pytest.mark.slow
 def test_sigterm_is_a_clean_end() -> None:
     with running_daemon() as daemon:
         daemon.stop()
@@ -179,6 +182,7 @@ def test_a_job_without_a_gpu_runs(daemon: Daemon) -> None:
     assert daemon.ended(daemon.submit("true", gpus=0, memory=None).id).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

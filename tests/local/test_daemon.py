@@ -67,6 +67,7 @@ def test_full_gpus_make_a_job_wait_with_a_reason_until_one_is_free(daemon: Daemo
     assert daemon.job(first.id).state == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_cordoned_gpu_takes_no_job_even_after_a_restart(daemon: Daemon) -> None:
     daemon.client.post("/v1/gpus/0/cordon", GpuView)
     daemon.kill()
@@ -80,6 +81,7 @@ def test_a_failing_job_is_tried_again_as_often_as_asked(daemon: Daemon) -> None:
     assert daemon.ended(job.id).attempts == 3
 
 
+@pytest.mark.slow
 def test_a_second_daemon_on_the_same_state_is_refused(daemon: Daemon) -> None:
     other = Daemon(daemon.state)
     with pytest.raises(AssertionError, match="journal"):
@@ -123,6 +125,7 @@ def test_only_a_job_that_ended_is_run_again(daemon: Daemon) -> None:
     assert (daemon.ended(waiting).code, daemon.job(waiting).attempts) == (0, 1)
 
 
+@pytest.mark.slow
 def test_after_a_restart_of_the_machine_a_job_is_interrupted_and_runs_again_only_if_asked(
     daemon: Daemon, tmp_path: Path
 ) -> None:
@@ -250,6 +253,7 @@ def test_a_stop_that_a_killed_daemon_recorded_and_did_not_send_is_sent_after_the
     until(lambda: (view := daemon.job(job)).state == state and view.attempts == attempts)
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_while_no_daemon_ran_is_queued_again_only_once(daemon: Daemon, tmp_path: Path) -> None:
     code = f"echo ran >> {tmp_path}/ran; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; test -e {tmp_path}/good"
     job = daemon.submit("sh", "-c", code, retries=5).id

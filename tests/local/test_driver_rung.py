@@ -78,6 +78,7 @@ def test_a_gpu_that_has_it_says_so_and_takes_no_other_rung_beside_it(daemon: Dae
     assert daemon.ended(other.id).code == 0
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_loses_the_feature_disturbs_no_running_job(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_an_upgrade_that_loses_the_feature_disturbs_no_running_job(
         daemon.up(*REFUSE)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_may_not_set_limits_says_why_or_falls_back(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ def why(daemon: Daemon, job: str) -> str:
     return str(daemon.client.get(f"/v1/jobs/{job}/why", dict[str, object]))
 
 
+@pytest.mark.slow
 def test_the_limit_of_a_job_outlives_the_daemon_and_goes_with_the_job(daemon: Daemon) -> None:
     job = submit_probe(daemon, "200", LONG, memory="256MiB", isolation="driver")
     until(lambda: holding(daemon, job.id))

@@ -311,6 +311,7 @@ def test_a_hidden_process_is_killed_before_its_run_is_lost(tmp_path: Path, then:
     assert seen is None or seen.state in "ZX"
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_by_itself_leaves_no_keeper(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     attempts.prepare(folder, hiding(tmp_path, "exit 3"))

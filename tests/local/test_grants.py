@@ -129,6 +129,7 @@ def test_a_job_without_a_surplus_starts_when_its_whole_request_is_free(daemon: D
     assert daemon.job(newcomer.id).grants == ()
 
 
+@pytest.mark.slow
 def test_grants_survive_a_kill_of_the_daemon(daemon: Daemon) -> None:
     borrower = submit(daemon, 3000, "1GiB:3500MiB")
     assert allocated(daemon, borrower) == 0

@@ -350,6 +350,7 @@ with connect() as session:
 """
 
 
+@pytest.mark.slow
 def test_two_jobs_that_halve_each_other_are_parted_and_the_next_daemon_still_knows() -> None:
     with running_daemon("--policy", "cotenant", "--queue", "aged", "--look", "2") as daemon:
         daemon.stop()

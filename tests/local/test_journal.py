@@ -238,6 +238,7 @@ def test_a_full_disk_refuses_new_jobs_and_keeps_the_accepted(tmp_path: Path) -> 
         journal.submit(REQUEST, 1.0)
 
 
+@pytest.mark.slow
 def test_what_was_accepted_survives_kill_9(tmp_path: Path) -> None:
     write = """if True:
         journal = Journal.open(Path(sys.argv[1]))

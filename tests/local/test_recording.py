@@ -32,7 +32,7 @@ def test_gpus_tenants_and_the_queue_are_sampled(tmp_path: Path) -> None:
             assert samples[Entity(TENANT, "j-000001", owner=own_account().owner.user)]["batch"] == 32
             assert samples[THE_QUEUE] == {"waiting": 2, "running": 2}
             recording = asyncio.create_task(record_history(history, engine.queries, engine._tenants))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not history.rows:
                     await asyncio.sleep(0.01)
             recording.cancel()

@@ -607,6 +607,6 @@ def test_a_job_above_its_limit_is_killed_although_each_check_takes_long(tmp_path
         for _ in range(5):
             job.act(time.monotonic())
         try:
-            assert process.wait(5) == -signal.SIGKILL
+            assert process.wait(PATIENCE_S) == -signal.SIGKILL
         finally:
             process.kill()

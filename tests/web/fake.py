@@ -349,7 +349,7 @@ def served(source: FakeSource | None = None, port: int = 0, **options: object) -
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
-    started.wait(20)
+    started.wait(60)
     bound = found[0].servers[0].sockets[0].getsockname()[1]
     try:
         yield Served(source, sessions, f"http://127.0.0.1:{bound}")

@@ -270,6 +270,7 @@ def test_jobs_without_relatives_are_predicted_from_how_they_fared() -> None:
     assert predictor.pair(types[i], types[j])[0].mean == pytest.approx(speed(i, j), abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_error_still_falls_with_more_rows_than_are_active_and_speeds_above_alone_are_predicted() -> None:
     types = [Signature(f"{i // 2}", 1 << (i % 2), 0.1) for i in range(44)]
     chance = np.random.default_rng(2)
@@ -420,6 +421,7 @@ def test_no_input_pushes_a_prediction_out_of_its_bounds(
         assert is_sane(predictor.beside(one, [other] * 9))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(kinds, kinds, speeds, speeds), max_size=30, unique_by=lambda row: frozenset(row[:2])))
 def test_the_order_of_measurements_does_not_matter(measured: list[tuple[Signature, Signature, float, float]]) -> None:
     forward, backward = Predictor(), Predictor()

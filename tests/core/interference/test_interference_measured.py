@@ -14,6 +14,7 @@ FEW_ROUNDS = 8
 """of fitting: most of the way"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", GOALS)
 def test_error_on_unseen_pairs_is_below_its_goal_and_well_below_factorisation(gpu: str, data: Path) -> None:
     shares = shares_without(gpu, data, FEW_ROUNDS)
@@ -28,6 +29,7 @@ def test_error_on_unseen_pairs_is_below_its_goal_and_well_below_factorisation(gp
         assert 0.8 < statistics.mean(each.covered for each in scores) < 0.98
 
 
+@pytest.mark.slow
 def test_a_few_chosen_probes_tell_a_family_never_seen(data: Path) -> None:
     shares = shares_without("v100", data, FEW_ROUNDS)
     pairs = measured_pairs("v100", data)

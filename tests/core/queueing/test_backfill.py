@@ -362,6 +362,7 @@ def play(
     return promised, engine.started
 
 
+@pytest.mark.slow
 @given(st.lists(drafts(exact=False), min_size=1, max_size=12), MACHINES, POLICIES)
 @settings(max_examples=60)
 def test_every_job_starts_in_bounded_time_though_small_jobs_arrive_without_end(

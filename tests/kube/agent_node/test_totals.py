@@ -148,6 +148,7 @@ def refused(machine: Machine, here: list[Pod]) -> dict[str, int]:
     return _too_much(here, totals)
 
 
+@pytest.mark.slow
 @pytest.mark.defect("gpushare: totals in the node's status are below what is placed")
 @given(st.data())
 def test_whatever_the_core_places_kubelet_takes(data: st.DataObject) -> None:

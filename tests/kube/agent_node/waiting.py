@@ -21,7 +21,7 @@ from tests.kube.pods import pod_object
 
 QUICK = Limits(connect_s=5, answer_s=5, tries=2, first_pause_s=0.01, longest_pause_s=0.05)
 PACE = Pace(silence_s=5, watches_s=0.01, lists_s=0.01)
-SOON_S = 10.0
+SOON_S = 60.0
 
 P = ParamSpec("P")
 

@@ -42,7 +42,7 @@ async def stream(pages: Pages, path: str, token: str) -> AsyncIterator[AsyncIter
     assert " 200 " in head, head
 
     async def pieces() -> AsyncIterator[str]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while size := int((await reader.readline()).strip() or b"0", 16):
                 yield (await reader.readexactly(size + 2)).decode()
 
