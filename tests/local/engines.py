@@ -18,6 +18,7 @@ from cotenant.local.account_settings import NO_RULES, AccountRules
 from cotenant.local.attempts import Status
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
+from cotenant.local.idle import IdleSettings
 from cotenant.local.journal import Journal
 from cotenant.local.supervisor import Exit
 from cotenant.local.tenants import PlacedJob
@@ -67,6 +68,7 @@ def engine_on(
     belief: Belief | None = None,
     decisions: DecisionRecorder | None = None,
     accounts: AccountRules = NO_RULES,
+    idle: IdleSettings = IdleSettings(),  # noqa: B008 -- frozen
 ) -> Iterator[tuple[Engine, Journal]]:
     """An engine and its journal; use it within an event loop."""
     with Journal.open(state / "journal.db") as journal:
@@ -80,7 +82,9 @@ def engine_on(
             launch=never_starts,
             decisions=decisions,
         )
-        settings = Settings(policy=policy, queue=queue, draw=lambda n: n - 1, belief=belief, accounts=accounts)
+        settings = Settings(
+            policy=policy, queue=queue, draw=lambda n: n - 1, belief=belief, accounts=accounts, idle=idle
+        )
         yield Engine(resources, settings), journal
 
 

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from cotenant.cli.client import Client, NoDaemonError, state_folder
 from cotenant.cli.options import age_option, complete_policies, complete_queues, output_option, size_option
 from cotenant.cli.output import emit
+from cotenant.cli.request import length
 from cotenant.core.isolation import Fallback, Rung
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.state_folder import make_state_folder
@@ -155,6 +156,21 @@ Examples:
     show_default="on",
     help="Record decisions, for `cotenant decisions` and to replay them.",
 )
+@click.option(
+    "--idle-after",
+    default="30m",
+    show_default=True,
+    metavar="TIME",
+    callback=length,
+    help="Time without use of its GPU after which a job is reported as idle.",
+)
+@click.option(
+    "--idle-action",
+    type=click.Choice(["report", "requeue", "end"]),
+    default="report",
+    show_default=True,
+    help="What becomes of an idle job: only an event, back to the queue, or its end.",
+)
 @age_option("--history", "Keep samples of GPUs and jobs for this long; 0s records none. Default: 1d.")
 @age_option("--keep-for", "Every hour, remove the files of jobs that ended longer ago than this.")
 @size_option("--keep-size", "Every hour, remove the oldest files of ended jobs beyond this size.")
@@ -180,6 +196,8 @@ def up(
     isolation_fallback: str,
     gpu_isolation: dict[str, Rung],
     decisions: bool,
+    idle_after: float,
+    idle_action: str,
     history: float | None,
     keep_for: float | None,
     keep_size: int | None,
@@ -193,6 +211,7 @@ def up(
         return
     from cotenant.history.store import DAY_S
     from cotenant.local.daemon import Options, check, run
+    from cotenant.local.idle import IdleAction, IdleSettings
 
     options = Options(
         state=state_folder(),
@@ -213,6 +232,7 @@ def up(
         tls_key=tls_key,
         record_decisions=decisions,
         history_s=DAY_S if history is None else history,
+        idle=IdleSettings(after_s=idle_after, action=IdleAction(idle_action)),
         keep=PruneRequest(older_than_s=keep_for, keep_bytes=keep_size),
         isolation=_isolation(isolation, isolation_fallback, gpu_isolation),
     )

@@ -22,6 +22,7 @@ COLUMNS = (
     ("BUSY", lambda gpu: or_dash(gpu.utilisation, "{:.0f}%"), False),
     ("STATE", lambda gpu: state(gpu), False),
     ("TENANTS", lambda gpu: " ".join(gpu.tenants) or "-", False),
+    ("UNMANAGED", lambda gpu: unmanaged(gpu), False),
     ("FAULT", lambda gpu: gpu.fault or "-", True),
     ("UUID", lambda gpu: gpu.uuid, True),
     ("CARD", lambda gpu: gpu.card or "-", True),
@@ -33,6 +34,12 @@ Examples:
 """
 
 
+def unmanaged(gpu: GpuView) -> str:
+    """The processes of a GPU that no job owns: user, program and memory."""
+    found = (f"{one.user}:{one.program} {or_dash(one.memory_mib, '{} MiB')}" for one in gpu.unmanaged)
+    return ", ".join(found) or "-"
+
+
 def state(gpu: GpuView) -> str:
     return "unhealthy" if not gpu.healthy else "cordoned" if gpu.cordoned else "ok"
 
@@ -40,7 +47,10 @@ def state(gpu: GpuView) -> str:
 @click.command(epilog="\b\nExample:\n  cotenant gpus -o wide\n")
 @output_option
 def gpus(output: str) -> None:
-    """Lists the GPUs with their tenants. MEMORY and COMPUTE are allocated to jobs, USED and BUSY are measured."""
+    """Lists the GPUs with their tenants. MEMORY and COMPUTE are not free for jobs; USED and BUSY are measured.
+
+    UNMANAGED lists processes that no job owns.
+    """
     emit(Client().get("/v1/gpus", list[GpuView]), output, COLUMNS, "no GPUs")
 
 

@@ -14,7 +14,7 @@ import msgspec
 from cotenant.cli.client import Client
 from cotenant.cli.cluster_jobs import KUBERNETES, check_on, on_options
 from cotenant.cli.cluster_use import cluster_screen, show_cluster
-from cotenant.cli.gpus import state
+from cotenant.cli.gpus import state, unmanaged
 from cotenant.cli.options import output_option
 from cotenant.cli.output import ago, cut, or_dash, render, table
 from cotenant.wire.local import GpuView, JobView
@@ -136,4 +136,5 @@ def screen(shown: Snapshot, wide: bool) -> str:
     gpus = counted(status["gpus"], f"{status['devices']} GPU")
     title = f"{gpus}, policy {status['policy']}: {counts}, {time.strftime('%H:%M:%S')}"
     jobs = table(shown.jobs, JOBS, wide) if shown.jobs else "no job is running"
-    return f"{title}\n\n{table(shown.gpus, GPUS, wide)}\n\n{jobs}"
+    others = "".join(f"\nwithout a job on GPU {gpu.index}: {unmanaged(gpu)}" for gpu in shown.gpus if gpu.unmanaged)
+    return f"{title}\n\n{table(shown.gpus, GPUS, wide)}{others}\n\n{jobs}"

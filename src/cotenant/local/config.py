@@ -15,6 +15,7 @@ from cotenant.history.decisions import DecisionRecorder
 from cotenant.history.store import History
 from cotenant.local import attempts
 from cotenant.local.account_settings import NO_RULES, AccountRules
+from cotenant.local.idle import IdleSettings
 from cotenant.local.isolation import JobIsolation
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.journal import Journal
@@ -79,6 +80,8 @@ class Settings:
     """predicts speeds; None: a new predictor"""
     accounts: AccountRules = NO_RULES
     """weights and limits of users and groups"""
+    idle: IdleSettings = IdleSettings()  # noqa: RUF009 -- frozen
+    """when a job is idle, and what becomes of it"""
     keep: PruneRequest = KEEP_ALL
     """which folders of ended jobs are removed every hour; without limits, none"""
     draw: Draw = random.randrange

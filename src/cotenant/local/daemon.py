@@ -34,6 +34,7 @@ from cotenant.local.devices import ORDER
 from cotenant.local.engine import Engine
 from cotenant.local.events import log_error, stored_setting
 from cotenant.local.identity import PeerProtocol
+from cotenant.local.idle import IdleSettings
 from cotenant.local.isolation import BY_DEFAULT, IsolationSettings, JobIsolation
 from cotenant.local.job_slices import JobSlices, find_slices
 from cotenant.local.journal import Journal
@@ -97,6 +98,8 @@ class Options:
     """serve TCP with a certificate of our own, made at the first start"""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    idle: IdleSettings = IdleSettings()  # noqa: RUF009 -- frozen
+    """when a job is idle, and what becomes of it"""
     keep: PruneRequest = KEEP_ALL
     """which folders of ended jobs are removed every hour"""
     web: str | None = None
@@ -145,6 +148,7 @@ def run(options: Options, pages: MakePages | None = None) -> None:
             accounts=_accounts(options),
             tuning=Tuning(probe=Seconds(options.probe_s)),
             observe=Seconds(options.look_s),
+            idle=options.idle,
             keep=options.keep,
         )
         engine = Engine(resources, settings)

@@ -35,6 +35,7 @@ from cotenant.local.devices import Devices
 from cotenant.local.events import Events, log_error
 from cotenant.local.grants import JobGrants
 from cotenant.local.holds import Holds
+from cotenant.local.idle import IdleAction, IdleJobs
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.journal import JournalError
 from cotenant.local.launching import Launcher
@@ -72,6 +73,7 @@ from cotenant.local.runs import Runs
 from cotenant.local.supervisor import Exit, locked
 from cotenant.local.tenants import Tenants
 from cotenant.local.tuner import TuningLoop, save_history
+from cotenant.local.unmanaged import Unmanaged
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import placement_reason
 from cotenant.node.devices.backend import GpuUsage
@@ -114,6 +116,11 @@ class Engine:
         self._grants = JobGrants(resources.slices, self._devices)
         self._runs = Runs(resources.jobs)
         self._tenants = Tenants(machine, self._runs)
+        self._unmanaged = Unmanaged(self._devices, self._tenants)
+        self.idle, self._idle_action = (
+            IdleJobs(settings.idle, self._devices.usage_of, self._tenants),
+            settings.idle.action,
+        )
         self._tuning = TuningLoop(resources.paths, self._tenants.supervisor_of, backend.cores, settings.tuning)
         self._tuner = self._tuning.tuner
         self.interference = InterferenceMonitor(
@@ -153,6 +160,8 @@ class Engine:
             self._unrecorded,
             self._grants,
             self.accounting,
+            self._unmanaged,
+            self.idle,
         )
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -187,6 +196,11 @@ class Engine:
         self._devices.inventory_changed.subscribe(self._on_inventory_change)
         if resources.slices is not None:
             self._devices.looked.subscribe(resources.slices.list_processes)
+        self._devices.looked.subscribe(self._unmanaged.look)
+        self._devices.looked.subscribe(self.idle.look)
+        self._unmanaged.changed.subscribe(self._wake.set)
+        self._unmanaged.noted.subscribe(self.events.record)
+        self.idle.found.subscribe(self._on_idle)
         self._runs.changed.subscribe(self._on_run_change)
         if self.mps is not None:
             self.mps.crashed.subscribe(self._on_mps_crash)
@@ -630,6 +644,15 @@ class Engine:
 
     def _on_inventory_change(self) -> None:
         self.events.record("devices", None, "the GPUs of this machine have changed")
+
+    def _on_idle(self, job: str, text: str) -> None:
+        """Reports a job that does not use its GPU; it is stopped only if the daemon was started with that option."""
+        self.events.record("idle", job, text)
+        record = self._journal.job(job)
+        if self._idle_action is IdleAction.REPORT or record.state not in ACTIVE or record.stop is not None:
+            return
+        stop = Stop.EVICT if self._idle_action is IdleAction.REQUEUE else Stop.CANCEL
+        self._stop(record, StopRequested(stop, text))
 
     def _on_tuner_note(self, job: str, text: str) -> None:
         self.events.record("tuning", job, text)

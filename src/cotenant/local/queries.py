@@ -37,6 +37,7 @@ from cotenant.local.events import Event
 from cotenant.local.foresight import Foresight
 from cotenant.local.grants import JobGrants
 from cotenant.local.holds import Holds
+from cotenant.local.idle import IdleJobs
 from cotenant.local.isolation import rung_of
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.job_slices import NO_FAULTS, SliceFaults
@@ -58,6 +59,7 @@ from cotenant.local.mig_layouts import slices_of
 from cotenant.local.runs import Runs
 from cotenant.local.tenants import PlacedJob, Tenants
 from cotenant.local.tuner import read_history
+from cotenant.local.unmanaged import Unmanaged
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import WaitReasons, explain, gpu_views, job_view
 from cotenant.node.devices.backend import GpuUsage
@@ -120,13 +122,15 @@ class Queries:
         unrecorded: UnrecordedCancels,
         grants: JobGrants,
         accounting: Accounting,
+        unmanaged: Unmanaged,
+        idle: IdleJobs,
     ) -> None:
         self._resources, self._journal, self._devices = resources, resources.journal, devices
         self._learner, self._admission, self._queue = learner, admission, queue
         self._launcher, self._runs, self._tenants = launcher, runs, tenants
         self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
         self._grants, self._backoff, self._holds, self._dependencies = grants, backoff, holds, dependencies
-        self._accounting = accounting
+        self._accounting, self._unmanaged, self._idle = accounting, unmanaged, idle
         self._bounds = bounds
         self.foresight = Foresight(learner, admission, queue, tenants, time.time)
         self.set_aside: dict[str, str] = {}
@@ -281,7 +285,8 @@ class Queries:
 
     def gpus(self) -> list[GpuView]:
         devices = self._devices
-        return gpu_views(devices.machine, self._tenants.cluster.at(0), devices.usage, devices.faults)
+        found = self._unmanaged.processes
+        return gpu_views(devices.machine, self._tenants.cluster.at(0), devices.usage, devices.faults, found)
 
     async def mig_plan(self, request: MigPlanRequest) -> MigPlan:
         """Other MIG layouts for the jobs that wait, in queue order, and then for what the request names.
@@ -431,6 +436,7 @@ class Queries:
             slo_violations=self._interference.violations(record.id),
             grants=self._grants.views(record.id),
             held=held,
+            idle_s=self._idle.idle_s(record.id),
             granted=lambda wish, gpus: self._rung(record.id, wish, gpus),
         )
 

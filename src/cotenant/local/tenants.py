@@ -3,11 +3,12 @@
 """The tenants of this machine: jobs that hold a slot, and the cluster value that the core decides on."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.footprint import memory_on
-from cotenant.core.model import Gpus, Machine, Placement
+from cotenant.core.model import Demand, Gpus, Job, Machine, Placement, Slot
 from cotenant.core.queueing.backfill import Ends
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from cotenant.local.runs import Runs
@@ -57,8 +58,14 @@ class PlacedJob:
         return self.placement.slot.gpus
 
 
+UNMANAGED = "unmanaged-"
+"""begins the ID of the stand-in for processes without a job, which ends with the index of the GPU"""
+STAND_IN_PRIORITY = 1_000_000_000
+
+
 class Tenants:
-    """The placed jobs. `cluster` and `placed` always agree: both change in `add` and `remove`, before any signal."""
+    """The placed jobs. `cluster` and `placed` always agree, apart from stand-ins for processes without a job: both
+    change in `add` and `remove`, before any signal."""
 
     def __init__(self, machine: Machine, runs: Runs) -> None:
         self.cluster = Cluster.of([machine])
@@ -69,6 +76,7 @@ class Tenants:
         self.removed: Signal[[str]] = Signal()
         """sent with the job's id"""
         self._runs = runs
+        self._stand_ins: list[Placement] = []
 
     def add(
         self,
@@ -104,6 +112,31 @@ class Tenants:
             self.ends.remove(job)
             self.cluster = self.cluster.finish(placed.placement)
             self.removed.send(job)
+
+    def set_unmanaged(self, memory: Mapping[int, MiB]) -> bool:
+        """Counts memory that processes without a job use, by GPU; whether that is more or less than before.
+
+        Each such GPU has a stand-in among its tenants, which no policy can evict. Memory that is promised to jobs
+        cannot be taken from them, so the stand-in gets what is left at most.
+        """
+        if not memory and not self._stand_ins:
+            return False
+        cluster = self.cluster
+        for placement in self._stand_ins:
+            cluster = cluster.finish(placement)
+        stand_ins, free = [], cluster.at(0).memory
+        for gpu, used in memory.items():
+            if gpu < len(free) and (taken := min(used, free[gpu])) > 0:
+                demand = Demand(memory=MiB(taken), compute=MilliGpu(0), priority=STAND_IN_PRIORITY)
+                slot = Slot(cluster.at(0).name, (gpu,))
+                stand_ins.append(Placement(Job(id=f"{UNMANAGED}{gpu}", demand=demand), slot))
+        if stand_ins == self._stand_ins:
+            return False
+        self._stand_ins = stand_ins
+        for placement in stand_ins:
+            cluster = cluster.place(placement)
+        self.cluster = cluster
+        return True
 
     def replace_machine(self, machine: Machine) -> None:
         """The health or the cordons of the GPUs changed; the tenants stay."""

@@ -20,10 +20,11 @@ from cotenant.core.queueing.limits import LimitCheck, kinds_of_gpus
 from cotenant.core.units import Seconds
 from cotenant.local.journal import array_id
 from cotenant.local.lifecycle import JobRecord, JobState, array_of, gpus_of
+from cotenant.local.tenants import UNMANAGED
 from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
 from cotenant.wire.arrays import index_of
-from cotenant.wire.local import GpuView, GrantView, JobView
+from cotenant.wire.local import GpuView, GrantView, JobView, UnmanagedProcess
 from cotenant.wire.text import counted
 
 
@@ -51,6 +52,7 @@ def job_view(
     slo_violations: int = 0,
     grants: tuple[GrantView, ...] = (),
     held: bool = False,
+    idle_s: float | None = None,
     granted: Callable[[Rung | None, int], str | None] = lambda wish, gpus: None,
 ) -> JobView:
     """A job as the journal stores it, with what is measured now."""
@@ -86,11 +88,18 @@ def job_view(
         utilisation=usage.utilisation,
         grants=grants,
         held=held,
+        idle_s=idle_s,
     )
 
 
-def gpu_views(machine: Machine, node: Node, usage: Mapping[str, GpuUsage], faults: Mapping[str, str]) -> list[GpuView]:
-    """The GPUs of a machine; `usage` and `faults` are by UUID."""
+def gpu_views(
+    machine: Machine,
+    node: Node,
+    usage: Mapping[str, GpuUsage],
+    faults: Mapping[str, str],
+    unmanaged: Mapping[str, tuple[UnmanagedProcess, ...]],
+) -> list[GpuView]:
+    """The GPUs of a machine; `usage`, `faults` and `unmanaged` are by UUID."""
     return [
         GpuView(
             index=i,
@@ -110,7 +119,10 @@ def gpu_views(machine: Machine, node: Node, usage: Mapping[str, GpuUsage], fault
             isolation=tuple(rung for rung in Rung if rung in gpu.rungs),
             mps=gpu.under_mps or _mps_rung(node, i) is not None,
             only=_mps_rung(node, i),
-            tenants=tuple(tenant.job for tenant in node.tenants if i in tenant.gpus),
+            tenants=tuple(one.job for one in node.tenants if i in one.gpus and not one.job.startswith(UNMANAGED)),
+            unmanaged=unmanaged.get(gpu.uuid, ()),
+            temperature_celsius=usage[gpu.uuid].temperature_celsius if gpu.uuid in usage else None,
+            power_watts=usage[gpu.uuid].power_watts if gpu.uuid in usage else None,
         )
         for i, gpu in enumerate(machine.gpus)
     ]

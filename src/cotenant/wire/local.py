@@ -149,6 +149,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """its index in the array"""
     elements: dict[str, int] = {}
     """of an array: how many of its elements are in each state; those that are finished are `done` or `failed`"""
+    idle_s: float | None = None
+    """for how long it has not used its GPUs, if that is long enough to be reported"""
     request: JobRequest | None = None
     enforcement: tuple[str, ...] = ()
     faults: dict[str, int] = {}
@@ -156,6 +158,17 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     drift: tuple[str, ...] = ()
     """GPUs whose driver reports a different memory use than the job's processes recorded"""
     tuning: tuple[dict[str, Any], ...] = ()
+
+
+class UnmanagedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process on a GPU that no job owns."""
+
+    pid: int
+    user: str
+    program: str
+    """its name, without arguments"""
+    memory_mib: int | None = None
+    utilisation: float | None = None
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +200,10 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     only: str | None = None
     """the rung of its tenants, if it takes no other beside them"""
     tenants: tuple[str, ...] = ()
+    unmanaged: tuple[UnmanagedProcess, ...] = ()
+    """processes that no job owns; their memory is not free for jobs"""
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
 
 
 class AccountView(msgspec.Struct, frozen=True, kw_only=True):
