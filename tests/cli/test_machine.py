@@ -246,7 +246,7 @@ REFUSED = {
     "submit --colour red -- true": "No such option '--colour'.",
     "submit": "Missing argument 'COMMAND...'. See cotenant submit --help",
     "jobs --state happy": "--state happy: unknown state; expected some of queued, starting, running, finished,",
-    "up --listen 99": "--listen and --token-file must be given together",
+    "up --listen 99": "--listen needs --token-file",
 }
 
 

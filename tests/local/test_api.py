@@ -21,8 +21,10 @@ from cotenant.errors import InputError
 from cotenant.local import api, daemon, events
 from cotenant.local.endpoint import Endpoint
 from cotenant.local.engine import Engine
+from cotenant.local.identity import Callers
 from cotenant.local.openapi import describe
 from cotenant.local.supervisor import Log
+from cotenant.local.tokens import TokenAccess
 from cotenant.wire.local import MOST_BYTES, JobRequest, JobView, Problem
 from tests.local.asgi_client import Answer, open_request, request
 from tests.local.daemon import running_daemon, until
@@ -130,7 +132,7 @@ def test_whatever_is_sent_is_answered_as_described(runner: asyncio.Runner, engin
                 msgspec.json.decode(answer.body, type=endpoint.answers)
         else:
             stops = {503} if engine.stopping.is_set() else set()  # one of the requests may have been to stop
-            assert answer.status in {400, 404, 405, 422} | stops, (target, body, answer)
+            assert answer.status in {400, 403, 404, 405, 422} | stops, (target, body, answer)
             assert msgspec.json.decode(answer.body, type=Problem).error
         if endpoint.takes is not None:
             runner.run(one_pass(engine))
@@ -201,7 +203,7 @@ def test_a_request_that_makes_no_sense_says_what_was_expected(
 def test_with_a_token_only_who_has_it_is_heard(
     runner: asyncio.Runner, engine: Engine, headers: dict[str, str], status: int
 ) -> None:
-    app = api.application(engine, TOKEN)
+    app = api.application(engine, TokenAccess(engine.tokens, Callers(), TOKEN).identify)
     assert runner.run(request(app, "GET", "/v1/status", headers=headers)).status == status
     assert runner.run(request(app, "GET", "/nowhere", headers=headers)).status == (401 if status == 401 else 404)
 

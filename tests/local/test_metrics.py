@@ -10,6 +10,8 @@ import pytest
 from cotenant.core.units import MIB_BYTES
 from cotenant.local import api
 from cotenant.local.engine import Engine
+from cotenant.local.identity import Callers
+from cotenant.local.tokens import TokenAccess
 from cotenant.node.agent import Reported
 from cotenant.wire.agent import Steps
 from cotenant.wire.local import JobRequest
@@ -76,7 +78,7 @@ def test_a_clock_off_by_an_hour_makes_no_negative_waits(
 
 
 def test_the_page_needs_the_token_that_the_interface_needs(runner: asyncio.Runner, engine: Engine) -> None:
-    guarded = api.application(engine, "a-token-of-some-length")
+    guarded = api.application(engine, TokenAccess(engine.tokens, Callers(), "a-token-of-some-length").identify)
     assert runner.run(request(guarded, "GET", "/metrics")).status == 401
     allowed = runner.run(
         request(guarded, "GET", "/metrics", headers={"authorization": "Bearer a-token-of-some-length"})

@@ -15,9 +15,10 @@ from cotenant.errors import InputError
 from cotenant.history.decisions import DecisionRecorder, begin_line
 from cotenant.history.segments import FolderSegments
 from cotenant.local import api
-from cotenant.local.identity import PEER, Callers
+from cotenant.local.identity import PEER, Caller, Callers
 from cotenant.local.journal import MIGRATIONS, Journal
 from cotenant.local.owners import Owner, account_named, account_of, own_account
+from cotenant.local.tokens import MOST_PER_USER, TokenAccess, Tokens
 from cotenant.node.sockets import Credentials
 from cotenant.wire.local import JobRequest
 from tests.local.asgi_client import request
@@ -62,6 +63,34 @@ def test_the_caller_is_the_peer_of_the_connection() -> None:
     own = callers.of_connection({"state": {PEER: Credentials(1, os.geteuid(), os.getegid())}})
     assert (own.administrator, own.owner) == (True, own_account().owner)
     assert (own.owns(ADA), stranger.owns(own.owner), stranger.owns(stranger.owner)) == (True, False, True)
+
+
+def test_a_token_has_the_rights_of_its_user_until_the_user_is_gone(tmp_path: Path) -> None:
+    own = own_account().owner
+    with Journal.open(tmp_path / "journal.db") as journal:
+        tokens = Tokens(journal)
+        made, gone = tokens.create(own, "laptop"), tokens.create(own._replace(user="ada"), "")
+        assert made.token.encode() not in (tmp_path / "journal.db-wal").read_bytes()
+        access = TokenAccess(Tokens(journal), Callers(), None)  # as after a restart
+
+        def caller(token: str) -> Caller | None:
+            return access.identify({"headers": [(b"authorization", f"Bearer {token}".encode())]})
+
+        found = caller(made.token)
+        assert found is not None
+        assert found.owner == own
+        assert caller(gone.token) is None  # the ID belongs to another user now
+        assert caller(made.token + "x") is None
+        assert [one.label for one in tokens.views(found)] == ["laptop", ""]
+
+
+def test_a_user_has_a_bounded_number_of_tokens(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.db") as journal:
+        tokens = Tokens(journal)
+        for _ in range(MOST_PER_USER):
+            tokens.create(ADA, "")
+        with pytest.raises(InputError, match="ada has 50 tokens; revoke one"):
+            tokens.create(ADA, "")
 
 
 def test_a_job_and_its_record_show_the_user(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_a_daemon_that_cannot_accept_connections_ends_with_the_error(tmp_path: P
         with engine_on(tmp_path) as (engine, _), ExitStack() as stack:
             options = Options(state=tmp_path, listen="0", token_file=token_in(tmp_path))
             sockets = list(open_sockets(options, stack))
-            sockets[1][0].close()
+            sockets[1].close()
             await asyncio.wait_for(serve(engine, options, sockets, issued(tmp_path)), 60)
 
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)

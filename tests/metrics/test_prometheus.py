@@ -21,6 +21,8 @@ from cotenant.kube.api.metrics import metrics_route
 from cotenant.kube.api.server import Listener, application, listen, serve_all
 from cotenant.kube.settings import KubeSettings
 from cotenant.local import api
+from cotenant.local.identity import Callers
+from cotenant.local.tokens import TokenAccess
 from cotenant.metrics.hami import HAMI_GPU, HAMI_POD
 from cotenant.metrics.table import GPU, METRICS, TENANT, TENANT_GPU, Type
 from cotenant.wire.local import JobRequest
@@ -103,7 +105,7 @@ class Pages:
         pages = {
             "agent": application(metrics_route(node.metrics.page), node.errors),
             "scheduler": application(plane.scheduler.for_operators(), node.errors),
-            "daemon": api.application(engine, TOKEN),
+            "daemon": api.application(engine, TokenAccess(engine.tokens, Callers(), TOKEN).identify),
         }
         listeners = [Listener(listen("127.0.0.1", 0), page) for page in pages.values()]
         self.ports = {name: one.bound.getsockname()[1] for name, one in zip(pages, listeners, strict=True)}

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from cotenant.errors import CotenantError, InputError
+from cotenant.local.state_folder import system_socket
 
 LONGEST_LINE = 65_536
 CHUNK = 65_536
@@ -192,15 +193,32 @@ def state_folder() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "cotenant"
 
 
-def socket_path(state: Path) -> Path:
-    return state / "cotenant.sock"
+def own_socket() -> Path:
+    """The socket of this user's own daemon."""
+    return state_folder() / "cotenant.sock"
+
+
+def find_socket() -> Path:
+    """The socket of the daemon to use: that of $COTENANT_STATE, else of this user's own daemon if it runs, else of the
+    daemon for all users if there is one."""
+    own, shared = own_socket(), system_socket()
+    if os.environ.get("COTENANT_STATE") or not shared.exists() or _answers(own):
+        return own
+    return shared
+
+
+def _answers(path: Path) -> bool:
+    """Whether a process listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        return connection.connect_ex(str(path)) == 0
 
 
 class Client:
     """Sends requests to the daemon, decodes the answers into types and raises errors."""
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float = TIMEOUT_S, *, at: Path | None = None) -> None:
+        """`at`: the only socket that is tried; None: the daemon is found as `find_socket` says, or by COTENANT_URL."""
+        self._timeout_s, self._at = timeout_s, at
 
     def get(self, path: str, kind: type[T]) -> T:
         return self._request("GET", path, kind)
@@ -227,18 +245,32 @@ class Client:
 
     @contextmanager
     def _response(self, method: str, path: str, body: bytes, timeout: float | None) -> Iterator[Response]:
-        address, headers, tls = _address()
+        address, headers, tls = _address() if self._at is None else (str(self._at), {}, None)
         try:
             with exchange(address, method, path, body, headers, timeout, tls) as response:
                 if response.status >= 400:
                     _raise(response.status, b"".join(response.chunks()))
                 yield response
         except (FileNotFoundError, ConnectionRefusedError):
-            raise NoDaemonError("no daemon is running; start it with `cotenant up --detach`") from None
+            raise NoDaemonError(_no_daemon(address)) from None
+        except PermissionError:
+            raise NoDaemonError(
+                f"you may not open {address}: ask an administrator of this machine for access, or use a daemon of your "
+                "own with `cotenant up --detach`"
+            ) from None
         except TimeoutError:
             raise NoDaemonError(f"the daemon did not answer within {timeout:g} s") from None
         except (OSError, ValueError) as error:
             raise NoDaemonError(f"the daemon does not answer: {str(error) or type(error).__name__}") from None
+
+
+def _no_daemon(address: str | tuple[str, int]) -> str:
+    if address == str(system_socket()):
+        return (
+            "the daemon for all users of this machine does not run: an administrator starts it with "
+            "`systemctl start cotenant`, or `cotenant up --system`"
+        )
+    return "no daemon is running; start it with `cotenant up --detach`"
 
 
 def at(job: str) -> str:
@@ -250,7 +282,7 @@ def _address() -> tuple[str | tuple[str, int], dict[str, str], Trust | None]:
     """The address of the daemon, the headers to send, and which certificate it must have."""
     url = os.environ.get("COTENANT_URL")
     if not url:
-        return str(socket_path(state_folder())), {}, None
+        return str(find_socket()), {}, None
     host, port, encrypted = _parts_of(url)
     token_file = os.environ.get("COTENANT_TOKEN_FILE")
     if not token_file:

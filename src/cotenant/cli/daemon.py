@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from cotenant.cli.client import Client, NoDaemonError, state_folder
+from cotenant.cli.client import Client, NoDaemonError, own_socket, state_folder
 from cotenant.cli.options import age_option, complete_policies, complete_queues, output_option, size_option
 from cotenant.cli.output import emit
 from cotenant.cli.request import length
 from cotenant.core.isolation import Fallback, Rung
 from cotenant.errors import CotenantError, InputError
-from cotenant.local.state_folder import make_state_folder
+from cotenant.local.state_folder import SYSTEM_STATE, make_state_folder, system_socket
 from cotenant.node.devices.vendors import REAL_NAMES, Vendor
 from cotenant.wire.local import PruneRequest, WebLink
 from cotenant.wire.text import counted
@@ -61,11 +61,22 @@ Examples:
   cotenant up --simulate 2 --policy binpack
   cotenant up --detach --web 8600
   cotenant up --isolation-fallback next --gpu-isolation 0=mps
+  sudo cotenant up --system --admin-group gpu-admins
 """
 
 
 @click.command(epilog=UP_EPILOG)
 @click.option("--detach", is_flag=True, help="Run in the background; return when the daemon answers.")
+@click.option(
+    "--system",
+    is_flag=True,
+    help="Serve all users of this machine (needs root): jobs run as their owners. Default: serve only you.",
+)
+@click.option(
+    "--admin-group",
+    metavar="GROUP",
+    help="With --system: group whose members are administrators. Default: cotenant-admin if it exists; root always is.",
+)
 @click.option(
     "--vendor",
     type=click.Choice(REAL_NAMES),
@@ -176,6 +187,8 @@ Examples:
 @size_option("--keep-size", "Every hour, remove the oldest files of ended jobs beyond this size.")
 def up(
     detach: bool,
+    system: bool,
+    admin_group: str | None,
     vendor: str | None,
     simulate: int | None,
     gpu_memory: str | None,
@@ -203,18 +216,27 @@ def up(
     keep_size: int | None,
 ) -> None:
     """Starts the daemon, which queues jobs and places them on the GPUs of this machine."""
-    if (listen is None) != (token_file is None):
-        raise InputError("--listen and --token-file must be given together")
-    running = _status_of_daemon() if detach else None
+    if token_file is not None and listen is None:
+        raise InputError("--token-file needs --listen")
+    if listen is not None and token_file is None and not system:
+        raise InputError("--listen needs --token-file, or anyone could run programs here")
+    if admin_group is not None and not system:
+        raise InputError("--admin-group needs --system: a daemon without it has one user")
+    if not system and simulate is None:
+        _refuse_second_daemon()
+    state, address = (_system_state(), system_socket()) if system else (state_folder(), own_socket())
+    running = _status_of_daemon(address) if detach else None
     if detach and running is None:
-        _detach()
+        _detach(state, address)
         return
     from cotenant.history.store import DAY_S
     from cotenant.local.daemon import Options, check, run
     from cotenant.local.idle import IdleAction, IdleSettings
+    from cotenant.local.system import SystemOptions
 
     options = Options(
-        state=state_folder(),
+        state=state,
+        system=SystemOptions(admin_group) if system else None,
         vendor=None if vendor is None else Vendor(vendor),
         simulate=simulate,
         gpu_memory=gpu_memory,
@@ -264,10 +286,24 @@ def _pages(reports: Path | None) -> "MakePages":
     return local_pages(reports)
 
 
-def _status_of_daemon() -> dict[str, Any] | None:
-    """What the daemon of this user says of itself; None: none answers."""
+def _system_state() -> Path:
+    named = os.environ.get("COTENANT_STATE")
+    return Path(named) if named else SYSTEM_STATE
+
+
+def _refuse_second_daemon() -> None:
+    """InputError if a daemon for all users has the GPUs of this machine: two would place jobs on the same GPU."""
+    if system_socket().exists() and (found := _status_of_daemon(system_socket())) is not None:
+        raise InputError(
+            f"the GPUs of this machine belong to the daemon for all users (pid {found['pid']}): `cotenant submit` uses "
+            "it, without any option; for a daemon of your own with simulated GPUs, run `cotenant up --simulate 2`"
+        )
+
+
+def _status_of_daemon(address: Path) -> dict[str, Any] | None:
+    """What the daemon at this socket says of itself; None: none answers."""
     try:
-        return Client().get("/v1/status", dict[str, Any])
+        return Client(at=address).get("/v1/status", dict[str, Any])
     except NoDaemonError:
         return None
 
@@ -276,9 +312,8 @@ def _print_already_up(status: dict[str, Any]) -> None:
     click.echo(f"cotenant is already up (pid {status['pid']}): {status['notice']}")
 
 
-def _detach() -> None:
+def _detach(state: Path, address: Path) -> None:
     """Starts the same command without --detach in its own session, and waits until it answers."""
-    state = state_folder()
     make_state_folder(state)
     if not os.access(state, os.W_OK | os.X_OK):
         raise InputError(f"{state}: the state folder is not writable; set COTENANT_STATE to another folder")
@@ -300,7 +335,7 @@ def _detach() -> None:
     deadline = time.monotonic() + STARTED_WITHIN_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
-        answer = _status_of_daemon()
+        answer = _status_of_daemon(address)
         if ended and answer is not None:  # another `up` was faster
             _print_already_up(answer)
             return
@@ -312,7 +347,7 @@ def _detach() -> None:
                 if "fingerprint" in note:
                     click.echo(note)
             if "--web" in " ".join(words):
-                click.echo(f"pages: {Client().post('/v1/web', WebLink).url}")
+                click.echo(f"pages: {Client(at=address).post('/v1/web', WebLink).url}")
             return
         time.sleep(0.05)
     raise CotenantError(f"the daemon did not answer within {STARTED_WITHIN_S:.0f} s; see {state / 'daemon.log'}")

@@ -5,7 +5,6 @@
 One table of routes both serves the requests and generates the description, so the two cannot differ.
 """
 
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,9 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cotenant.errors import CotenantError, InputError
 from cotenant.local import handlers, streams
 from cotenant.local.admission import RefusedError
-from cotenant.local.endpoint import Endpoint, json_response
+from cotenant.local.authority import ForbiddenError, authorise
+from cotenant.local.endpoint import Endpoint, May, json_response
 from cotenant.local.engine import Engine
-from cotenant.local.identity import CALLER, Callers
+from cotenant.local.identity import CALLER, Callers, Identify, caller_of
 from cotenant.local.openapi import describe
 from cotenant.local.queries import UnknownError
 from cotenant.wire.explanation import WhatIf, WhatIfRequest
@@ -40,6 +40,7 @@ from cotenant.wire.local import (
     WebLink,
 )
 from cotenant.wire.profile import JobProfile, Profiles
+from cotenant.wire.tokens import NewToken, TokenRequest, TokenView
 
 ENDPOINTS = (
     Endpoint(
@@ -48,8 +49,9 @@ ENDPOINTS = (
         "Show the daemon: version, policy, devices, number of jobs",
         handlers.status,
         dict[str, Any],
+        may=May.EVERYONE,
     ),
-    Endpoint("POST", "/v1/jobs", "Submit a job", handlers.submit, JobView, JobRequest, status=201),
+    Endpoint("POST", "/v1/jobs", "Submit a job", handlers.submit, JobView, JobRequest, status=201, may=May.EVERYONE),
     Endpoint(
         "GET",
         "/v1/jobs",
@@ -64,14 +66,20 @@ ENDPOINTS = (
             ("arrays", "integer"),
             ("array", "string"),
         ),
+        may=May.EVERYONE,
     ),
-    Endpoint("GET", "/v1/jobs/{job}", "Show one job, by id or name", handlers.show, JobView),
-    Endpoint("POST", "/v1/jobs/{job}/cancel", "Cancel a job", handlers.cancel, JobView),
-    Endpoint("POST", "/v1/jobs/{job}/hold", "Keep a queued job from starting", handlers.hold, JobView),
-    Endpoint("POST", "/v1/jobs/{job}/release", "Let a held job start", handlers.release, JobView),
-    Endpoint("POST", "/v1/jobs/{job}/retry", "Run a job again that has ended", handlers.retry, JobView),
+    Endpoint("GET", "/v1/jobs/{job}", "Show one job, by id or name", handlers.show, JobView, may=May.EVERYONE),
+    Endpoint("POST", "/v1/jobs/{job}/cancel", "Cancel a job", handlers.cancel, JobView, may=May.OWNER),
+    Endpoint("POST", "/v1/jobs/{job}/hold", "Keep a queued job from starting", handlers.hold, JobView, may=May.OWNER),
+    Endpoint("POST", "/v1/jobs/{job}/release", "Let a held job start", handlers.release, JobView, may=May.OWNER),
+    Endpoint("POST", "/v1/jobs/{job}/retry", "Run a job again that has ended", handlers.retry, JobView, may=May.OWNER),
     Endpoint(
-        "GET", "/v1/jobs/{job}/why", "Explain why a job waits, is where it is, or ended", handlers.why, dict[str, Any]
+        "GET",
+        "/v1/jobs/{job}/why",
+        "Explain why a job waits, is where it is, or ended",
+        handlers.why,
+        dict[str, Any],
+        may=May.OWNER,
     ),
     Endpoint(
         "GET",
@@ -79,6 +87,7 @@ ENDPOINTS = (
         "Read the log of a job",
         streams.log,
         query=(("offset", "integer"), ("follow", "integer"), ("attempt", "integer"), ("tail", "integer")),
+        may=May.OWNER,
     ),
     Endpoint(
         "POST",
@@ -87,6 +96,7 @@ ENDPOINTS = (
         handlers.profile,
         list[JobProfile],
         query=(("seconds", "integer"),),
+        may=May.OWNER,
     ),
     Endpoint(
         "GET",
@@ -95,6 +105,7 @@ ENDPOINTS = (
         handlers.profiles,
         list[JobProfile],
         query=(("workload", "string"),),
+        may=May.EVERYONE,
     ),
     Endpoint("POST", "/v1/profiles", "Import profiles", handlers.keep_profiles, list[JobProfile], Profiles),
     Endpoint(
@@ -105,13 +116,14 @@ ENDPOINTS = (
         list[JobProfile],
         query=(("workload", "string"),),
     ),
-    Endpoint("GET", "/v1/gpus", "List the GPUs and their tenants", handlers.gpus, list[GpuView]),
+    Endpoint("GET", "/v1/gpus", "List the GPUs and their tenants", handlers.gpus, list[GpuView], may=May.EVERYONE),
     Endpoint(
         "GET",
         "/v1/accounts",
         "List users and groups with what they use, their shares and their limits",
         handlers.accounts,
         list[AccountView],
+        may=May.EVERYONE,
     ),
     Endpoint("POST", "/v1/gpus/{gpu}/cordon", "Place no new jobs on a GPU", handlers.cordon, GpuView),
     Endpoint("POST", "/v1/gpus/{gpu}/uncordon", "Place jobs on a GPU again", handlers.uncordon, GpuView),
@@ -141,6 +153,7 @@ ENDPOINTS = (
         WhatIf,
         WhatIfRequest,
         takes_always=False,
+        may=May.EVERYONE,
     ),
     Endpoint(
         "GET",
@@ -155,6 +168,7 @@ ENDPOINTS = (
             ("until", "integer"),
             ("points", "integer"),
         ),
+        may=May.EVERYONE,
     ),
     Endpoint(
         "GET", "/v1/decisions", "Download the recorded decisions", streams.decisions, query=(("since", "integer"),)
@@ -177,23 +191,38 @@ ENDPOINTS = (
         status=201,
         query=(("act", "integer"),),
     ),
-    Endpoint("GET", "/v1/events", "Stream events", streams.events, query=(("after", "integer"),)),
-    Endpoint("GET", "/metrics", "Metrics for Prometheus, in its text format", handlers.metrics),
+    Endpoint(
+        "POST",
+        "/v1/tokens",
+        "Make a token, by which a user is known over TCP",
+        handlers.create_token,
+        NewToken,
+        TokenRequest,
+        takes_always=False,
+        status=201,
+        may=May.EVERYONE,
+    ),
+    Endpoint("GET", "/v1/tokens", "List tokens", handlers.tokens, list[TokenView], may=May.EVERYONE),
+    Endpoint("POST", "/v1/tokens/{token}/revoke", "Revoke a token", handlers.revoke_token, TokenView, may=May.OWNER),
+    Endpoint("GET", "/v1/events", "Stream events", streams.events, query=(("after", "integer"),), may=May.EVERYONE),
+    Endpoint("GET", "/metrics", "Metrics for Prometheus, in its text format", handlers.metrics, may=May.EVERYONE),
     Endpoint("POST", "/v1/shutdown", "Stop the daemon; jobs keep running", handlers.shut_down, dict[str, Any]),
 )
 
 
-def application(engine: Engine, token: str | None = None) -> ASGIApp:
-    """The API as an ASGI application; with a token, every request must carry it."""
-    callers = Callers()
+def application(engine: Engine, identify: Identify | None = None) -> ASGIApp:
+    """The API as an ASGI application; a request whose user `identify` does not know is refused. By default, every
+    connection is one to the unix socket of a daemon with one user."""
 
     def served(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
-            request.scope.setdefault("state", {})[CALLER] = callers.of_connection(request.scope)
             try:
+                authorise(engine, endpoint, request, caller_of(request))
                 return await endpoint.handler(engine, request)
             except UnknownError as error:
                 return json_response(Problem(error=str(error)), 404)
+            except ForbiddenError as error:
+                return json_response(Problem(error=str(error)), 403)
             except RefusedError as error:
                 return json_response(
                     Problem(error=str(error), reasons=error.reasons, suggestions=error.suggestions), 422
@@ -212,7 +241,7 @@ def application(engine: Engine, token: str | None = None) -> ASGIApp:
     routes.append(Route("/openapi.json", description))
     app = Starlette(routes=routes, exception_handlers={HTTPException: unroutable})
     app.router.redirect_slashes = False  # the description contains no redirects
-    return app if token is None else guarded(app, token)
+    return identified(app, identify or Callers().of_connection)
 
 
 async def unroutable(request: Request, error: Exception) -> Response:
@@ -226,17 +255,17 @@ async def unroutable(request: Request, error: Exception) -> Response:
     return answer
 
 
-def guarded(app: ASGIApp, token: str) -> ASGIApp:
-    """Passes on only requests that carry the token, which is compared in constant time."""
-    expected = f"Bearer {token}".encode()
+def identified(app: ASGIApp, identify: Identify) -> ASGIApp:
+    """Passes on only requests of users whom the daemon knows."""
 
-    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+    async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, expected):
+            caller = identify(scope)
+            if caller is None:
                 problem = Problem(error="a valid token is needed: send the header `Authorization: Bearer TOKEN`")
                 await json_response(problem, 401)(scope, receive, send)
                 return
+            scope.setdefault("state", {})[CALLER] = caller
         await app(scope, receive, send)
 
-    return guard
+    return pass_on

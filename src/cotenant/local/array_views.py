@@ -49,7 +49,9 @@ def array_view(journal: Journal, record: ArrayRecord, *, with_request: bool) -> 
     return JobView(
         id=record.id,
         name=(request and request.name) or command[0].rpartition("/")[2],
+        named=request is not None and request.name is not None,
         user="" if first is None else first.user,
+        uid=None if first is None else first.uid,
         state=state,
         submitted=record.submitted,
         started=min((one.started for one in counts if one.started is not None), default=None),

@@ -55,6 +55,9 @@ class Resources:
     """what was decided, to replay it; None: nothing is recorded"""
     mig: Layouts | None = None
     """reads and changes MIG layouts; None: the GPUs have none"""
+    runtime: Path | None = None
+    """of a daemon for all users, whose jobs run as their owners: the folder in which jobs find their files; None: jobs
+    run as the user of the daemon"""
     launch: Callable[[Path], None] = attempts.launch
     """starts the supervisor of a run folder; tests replace it"""
 

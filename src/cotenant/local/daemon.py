@@ -33,7 +33,7 @@ from cotenant.local.config import Resources, Settings
 from cotenant.local.devices import ORDER
 from cotenant.local.engine import Engine
 from cotenant.local.events import log_error, stored_setting
-from cotenant.local.identity import PeerProtocol
+from cotenant.local.identity import Callers, PeerProtocol
 from cotenant.local.idle import IdleSettings
 from cotenant.local.isolation import BY_DEFAULT, IsolationSettings, JobIsolation
 from cotenant.local.job_slices import JobSlices, find_slices
@@ -41,7 +41,15 @@ from cotenant.local.journal import Journal
 from cotenant.local.lifecycle import ACTIVE
 from cotenant.local.pages import MakePages, address_of, open_socket
 from cotenant.local.state_folder import make_state_folder
+from cotenant.local.system import (
+    SystemOptions,
+    check_system,
+    find_admin_group,
+    make_runtime_folder,
+    open_system_socket,
+)
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
+from cotenant.local.tokens import TokenAccess
 from cotenant.node.connections import accept_encrypted, drop_slow_heads, is_loopback, shed_connections
 from cotenant.node.containment import find_containment
 from cotenant.node.devices.backend import Backend, KnownGpu
@@ -110,6 +118,8 @@ class Options:
     """whether decisions are recorded, to download and replay them"""
     isolation: IsolationSettings = BY_DEFAULT
     """what holds jobs on NVIDIA GPUs to their limits"""
+    system: SystemOptions | None = None
+    """for a daemon for all users; None: it serves the user who started it"""
 
 
 def run(options: Options, pages: MakePages | None = None) -> None:
@@ -126,13 +136,16 @@ def run(options: Options, pages: MakePages | None = None) -> None:
         notes: list[str] = []
         owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
         count = len(backend.machine().gpus) if backend.vendor is Vendor.SIMULATED else 0
-        engines = {gpu: options.state / f"engine-{gpu}.sock" for gpu in range(count)}
+        runtime = None if options.system is None else make_runtime_folder()
+        sockets_in = runtime or options.state
+        engines = {gpu: sockets_in / f"engine-{gpu}.sock" for gpu in range(count)}
         slices = find_slices(owner) if backend.vendor.row.preload else None
         resources = Resources(
             state=options.state,
             journal=journal,
             backend=backend,
-            paths=Paths(agent=options.state / "agent.sock", compute_locks=engines),
+            paths=Paths(agent=sockets_in / "agent.sock", compute_locks=engines, shared=runtime is not None),
+            runtime=runtime,
             shares=find_shares(owner),
             containment=find_containment(owner),
             slices=slices,
@@ -241,7 +254,7 @@ def _isolation(options: Options, backend: Backend, slices: JobSlices | None) -> 
 async def serve(
     engine: Engine,
     options: Options,
-    sockets: Sequence[tuple[socket.socket, str | None]],
+    sockets: Sequence[socket.socket],
     certificate: Certificate | None,
     browsers: socket.socket | None = None,
 ) -> None:
@@ -249,14 +262,21 @@ async def serve(
     asyncio.get_running_loop().set_exception_handler(_log_fault)
     most = _raise_file_limit() // 4
     engine.recover()
-    servers = [_server(application(engine, token)) for _, token in sockets]
+    group = None if options.system is None else find_admin_group(options.system.admin_group)
+    callers = Callers(admin_group=group)
+    token = None if options.token_file is None else _token(options.token_file)
+    by_token = TokenAccess(engine.tokens, callers, token).identify
+    servers = [
+        _server(application(engine, callers.of_connection if bound.family == socket.AF_UNIX else by_token))
+        for bound in sockets
+    ]
     if options.listen is not None and certificate is None and not _is_local(options.listen):
         log_error(
             f"warning: --listen {options.listen} is not encrypted: anyone on the way to this machine can read the "
             "token and run programs here; add --tls, or listen on 127.0.0.1 and use an SSH tunnel"
         )
     print(f"cotenant: {engine.queries.status()['notice']}; state in {options.state}", flush=True)
-    for bound in (bound for bound, token in sockets if token is not None):
+    for bound in (bound for bound in sockets if bound.family != socket.AF_UNIX):
         host, port = bound.getsockname()
         url = f"{'http' if certificate is None else 'https'}://{host}:{port}"
         print(f"cotenant: listens on TCP, too, at {url}", flush=True)
@@ -264,8 +284,8 @@ async def serve(
         engine.queries.notes.append(f"TCP is encrypted; fingerprint of the certificate: {certificate.fingerprint}")
         print(f"cotenant: {engine.queries.notes[-1]}", flush=True)
     serving, limiting = [], list[asyncio.Task[NoReturn]]()
-    for server, (bound, token) in zip(servers, sockets, strict=True):
-        if token is not None and certificate is not None:
+    for server, bound in zip(servers, sockets, strict=True):
+        if bound.family != socket.AF_UNIX and certificate is not None:
             serving.append(asyncio.create_task(server.serve(sockets=[])))
             limiting.append(asyncio.create_task(accept_encrypted(server, bound, certificate.context())))
         else:
@@ -326,16 +346,20 @@ def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
         traceback.print_exception(error)
 
 
-def open_sockets(options: Options, stack: ExitStack) -> Iterable[tuple[socket.socket, str | None]]:
-    """The unix socket, for its owner only; and the TCP socket with its token, if one is requested. `stack` closes
+def open_sockets(options: Options, stack: ExitStack) -> Iterable[socket.socket]:
+    """The unix socket, for its owner only or for all users; and the TCP socket, if one is requested. `stack` closes
     them."""
-    path = options.state / "cotenant.sock"
-    path.unlink(missing_ok=True)
-    local = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    os.fchmod(local.fileno(), 0o600)  # bind() makes the file with this mode, so others can never connect
-    local.bind(str(path))
-    yield local, None
-    if options.listen is not None and options.token_file is not None:
+    if options.system is not None:
+        make_runtime_folder()
+        yield open_system_socket(stack)
+    else:
+        path = options.state / "cotenant.sock"
+        path.unlink(missing_ok=True)
+        local = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        os.fchmod(local.fileno(), 0o600)  # bind() makes the file with this mode, so others can never connect
+        local.bind(str(path))
+        yield local
+    if options.listen is not None:
         host, _, port = options.listen.rpartition(":")
         tcp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -344,7 +368,7 @@ def open_sockets(options: Options, stack: ExitStack) -> Iterable[tuple[socket.so
             tcp.listen()  # a second process may bind to the same port, but not listen on it
         except OSError as error:
             raise CotenantError(f"--listen {options.listen}: {error.strerror}") from None
-        yield tcp, _token(options.token_file)
+        yield tcp
 
 
 def check(options: Options) -> None:
@@ -359,7 +383,9 @@ def check(options: Options) -> None:
     port = "0" if options.listen is None else options.listen.rpartition(":")[2]
     if not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
         raise InputError(f"--listen {options.listen}: expected PORT or HOST:PORT")
-    if options.listen is not None and options.token_file is None:
+    if options.system is not None:
+        check_system(options.system, options.isolation)
+    if options.listen is not None and options.token_file is None and options.system is None:
         raise InputError(f"--listen {options.listen}: needs --token-file, or anyone could run programs here")
     if options.token_file is not None:
         _token(options.token_file)

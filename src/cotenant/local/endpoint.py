@@ -4,6 +4,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -15,6 +16,16 @@ from cotenant.local.engine import Engine
 from cotenant.wire.local import MOST_BYTES
 
 Handler = Callable[[Engine, Request], Awaitable[Response]]
+
+
+class May(StrEnum):
+    """Who may call a route. Administrators may call all of them."""
+
+    EVERYONE = "everyone"
+    """every user whom the daemon knows; the handler leaves out what belongs to other users"""
+    OWNER = "owner"
+    """the owner of the job in the path"""
+    ADMINISTRATOR = "administrator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,7 @@ class Endpoint:
     status: int = 200
     query: tuple[tuple[str, str], ...] = ()
     """(name, JSON type)"""
+    may: May = May.ADMINISTRATOR
 
 
 def json_response(value: object, status: int = 200) -> Response:

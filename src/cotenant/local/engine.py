@@ -59,6 +59,7 @@ from cotenant.local.lifecycle import (
     step,
     unreadable,
 )
+from cotenant.local.logins import Origin
 from cotenant.local.metrics import DaemonMetrics
 from cotenant.local.mig import MigChanges
 from cotenant.local.mig_layouts import LayoutChanges
@@ -72,6 +73,7 @@ from cotenant.local.recording import record_history
 from cotenant.local.runs import Runs
 from cotenant.local.supervisor import Exit, locked
 from cotenant.local.tenants import Tenants
+from cotenant.local.tokens import Tokens
 from cotenant.local.tuner import TuningLoop, save_history
 from cotenant.local.unmanaged import Unmanaged
 from cotenant.local.unrecorded import UnrecordedCancels
@@ -101,6 +103,7 @@ class Engine:
         self._resources, self._journal, self._draw = resources, journal, settings.draw
         self._keep, self._backfill = settings.keep, settings.backfill
         self.events = Events(journal)
+        self.tokens = Tokens(journal)
         self._devices = Devices(backend, journal, resources.isolation)
         machine = self._devices.machine
         self.profiles = ProfileStore(journal, machine, settings.belief)
@@ -215,6 +218,7 @@ class Engine:
         if resources.isolation is not None:
             self._tenants.removed.subscribe(resources.isolation.forget)
         self._tenants.removed.subscribe(resources.shares.remove)
+        self._tenants.removed.subscribe(self._launcher.forget)
         self._tenants.removed.subscribe(self._save_tuning_history)
         self._tenants.removed.subscribe(self.interference.remove)
         self._tenants.removed.subscribe(self._tuning.remove)
@@ -230,6 +234,11 @@ class Engine:
         self.interference.noted.subscribe(self.events.record)
         self._grants.noted.subscribe(self.events.record)
         self._grants.evicted.subscribe(self._reclaim)
+
+    @property
+    def serves_all_users(self) -> bool:
+        """Whether jobs run as their owners."""
+        return self._resources.runtime is not None
 
     @property
     def history(self) -> History | None:
@@ -248,18 +257,18 @@ class Engine:
 
     # Commands
 
-    def submit(self, request: JobRequest, owner: Owner | None = None) -> JobView:
+    def submit(self, request: JobRequest, owner: Owner | None = None, origin: Origin | None = None) -> JobView:
         """Accepts a job of a user durably (None: of the daemon's own), or refuses it at once if it could never run
-        here."""
+        here. `origin` describes the process that submits it."""
         owner, submitted = owner or own_account().owner, time.time()
-        request = self.queries.with_dependencies(request)
+        request = self.queries.with_dependencies(request, owner.uid)
         self._dependencies.refuse_hopeless(request)
         if request.array is not None:
-            return self._submit_array(request, size_of(request.array), owner, submitted)
+            return self._submit_array(request, size_of(request.array), owner, submitted, origin)
         job, note = self._admission.admit("new", request, submitted), self._admission.note(request)
         job = replace(job, account=self.accounting.account(owner))
         self.accounting.check_submission(job, self._tenants.cluster)
-        job_id = self._journal.submit(msgspec.json.encode(request), submitted, owner)
+        job_id = self._journal.submit(msgspec.json.encode(request), submitted, owner, origin)
         self._enqueue(replace(job, id=job_id), self._journal.job(job_id))
         self._learner.observe(job.demand)
         self.events.record("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
@@ -267,12 +276,14 @@ class Engine:
             self.events.record("isolation", job_id, note)
         return self.queries.job(job_id)
 
-    def _submit_array(self, request: JobRequest, size: int, owner: Owner, submitted: float) -> JobView:
+    def _submit_array(
+        self, request: JobRequest, size: int, owner: Owner, submitted: float, origin: Origin | None
+    ) -> JobView:
         """Accepts all elements of an array durably, or none of them."""
         job = self._admission.admit("new", element_of(request, 0), submitted)
         job = replace(job, account=self.accounting.account(owner))
         self.accounting.check_submission(job, self._tenants.cluster, size)
-        array, jobs = self._journal.submit_array(msgspec.json.encode(request), submitted, size, owner)
+        array, jobs = self._journal.submit_array(msgspec.json.encode(request), submitted, size, owner, origin)
         self.events.record("submitted", jobs[0], f"{array} of {counted(size, 'element')} submitted")
         for record in self._journal.elements(self.queries.array(array).number):
             self._learner.observe(job.demand)
@@ -586,7 +597,7 @@ class Engine:
     def _begin(self, record: JobRecord) -> None:
         placement = self._tenants.placed[record.id].placement
         folder, machine = self.queries.folder(record), self._devices.machine
-        start = self._launcher.starter(folder, machine, placement, request_of(record))
+        start = self._launcher.starter(folder, machine, placement, record, self._journal.origin(record.id))
         self._grants.begin(record.id, lambda: self._runs.begin(record.id, record.attempts, start))
 
     def _adopt(self, record: JobRecord) -> None:

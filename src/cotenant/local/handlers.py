@@ -6,9 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cotenant.errors import InputError
+from cotenant.local.authority import ForbiddenError, shown_to
 from cotenant.local.endpoint import bounded_body, json_response, whole
 from cotenant.local.engine import Engine
-from cotenant.local.identity import caller_of
+from cotenant.local.identity import caller_of, peer_of
+from cotenant.local.logins import origin_of
+from cotenant.local.owners import account_named
 from cotenant.local.queries import UnknownError
 from cotenant.metrics.page import CONTENT_TYPE
 from cotenant.wire.codec import decode
@@ -24,12 +27,15 @@ from cotenant.wire.local import (
     decode_states,
 )
 from cotenant.wire.profile import JobProfile, decode_profiles
+from cotenant.wire.tokens import TokenRequest
 
 MOST_LISTED = 20_000
 
 
 async def submit(engine: Engine, request: Request) -> Response:
-    return json_response(engine.submit(decode_request(await bounded_body(request)), caller_of(request).owner), 201)
+    wanted = decode_request(await bounded_body(request))
+    origin = origin_of(peer_of(request.scope)) if engine.serves_all_users else None
+    return json_response(engine.submit(wanted, caller_of(request).owner, origin), 201)
 
 
 async def jobs(engine: Engine, request: Request) -> Response:
@@ -39,15 +45,18 @@ async def jobs(engine: Engine, request: Request) -> Response:
     if after is not None and not JOB_ID.fullmatch(after):
         raise InputError(f"after={after[:40]}: expected a job id, for example j-000017")
     requests, array = whole(request, "requests", 0, 0, 1) == 1, request.query_params.get("array")
+    caller = caller_of(request)
     if array:
-        return json_response(engine.queries.elements(array, states, limit))
-    if whole(request, "arrays", 0, 0, 1) == 1:
-        return json_response(engine.queries.jobs_and_arrays(states, limit, requests))
-    return json_response(engine.queries.jobs(states, limit, after, requests))
+        found = engine.queries.elements(engine.queries.resolve(array, caller.owner.uid)[0], states, limit)
+    elif whole(request, "arrays", 0, 0, 1) == 1:
+        found = engine.queries.jobs_and_arrays(states, limit, requests)
+    else:
+        found = engine.queries.jobs(states, limit, after, requests)
+    return json_response([shown_to(caller, job) for job in found])
 
 
 async def show(engine: Engine, request: Request) -> Response:
-    return json_response(engine.queries.job(request.path_params["job"]))
+    return json_response(shown_to(caller_of(request), engine.queries.job(request.path_params["job"])))
 
 
 async def cancel(engine: Engine, request: Request) -> Response:
@@ -147,6 +156,27 @@ async def web_link(engine: Engine, request: Request) -> Response:
         raise InputError("this daemon serves no pages; start it with --web PORT")
     act = whole(request, "act", 0, 0, 1) == 1
     return json_response(WebLink(url=engine.pages.link(act=act), act=act), 201)
+
+
+async def create_token(engine: Engine, request: Request) -> Response:
+    """Only for a caller on this machine: a stolen token must not make others."""
+    body = await bounded_body(request)
+    wanted = decode(body, TokenRequest, "a request for a token") if body else TokenRequest()
+    caller = caller_of(request)
+    if peer_of(request.scope) is None:
+        raise ForbiddenError("tokens are made on the machine of the daemon only: run `cotenant token create` there")
+    owner = caller.owner if wanted.user is None else account_named(wanted.user).owner
+    if not caller.owns(owner):
+        raise ForbiddenError(f"{caller.user} is not an administrator, and so cannot make a token of {owner.user}")
+    return json_response(engine.tokens.create(owner, wanted.label), 201)
+
+
+async def tokens(engine: Engine, request: Request) -> Response:
+    return json_response(engine.tokens.views(caller_of(request)))
+
+
+async def revoke_token(engine: Engine, request: Request) -> Response:
+    return json_response(engine.tokens.revoke(request.path_params["token"]))
 
 
 async def status(engine: Engine, request: Request) -> Response:

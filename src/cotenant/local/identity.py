@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,10 @@ class Caller:
         return self.administrator or owner.uid == self.owner.uid
 
 
+Identify = Callable[[Scope], Caller | None]
+"""the user behind a request; None: the request is refused"""
+
+
 class PeerProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """uvicorn's protocol, which also tells the application who connected to a unix socket."""
 
@@ -52,15 +57,20 @@ class PeerProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 class Callers:
-    """Identifies callers. The daemon's own user and root are administrators."""
+    """Identifies callers. Administrators are root, the daemon's own user, and the members of a group."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, admin_group: str | None = None) -> None:
+        self._admin_group = admin_group
         self._known: dict[int, tuple[float, Account]] = {}
 
     def of_connection(self, scope: Scope) -> Caller:
-        """The user at the other end of the unix socket, which only the daemon's own user and root can open."""
-        peer: Credentials | None = scope.get("state", {}).get(PEER)
-        return self.of_uid(os.geteuid() if peer is None else peer.uid, None if peer is None else peer.gid)
+        """The user at the other end of the unix socket."""
+        peer = peer_of(scope)
+        return self.own() if peer is None else self.of_uid(peer.uid, peer.gid)
+
+    def own(self) -> Caller:
+        """The daemon's own user."""
+        return self.of_uid(os.geteuid(), os.getegid())
 
     def of_uid(self, uid: int, gid: int | None = None) -> Caller:
         """A user by number; `gid` names the primary group of a user that the user database does not have."""
@@ -68,7 +78,14 @@ class Callers:
         if found is None or time.monotonic() - at > KNOWN_S:
             found = account_of(uid, gid)
             self._known[uid] = time.monotonic(), found
-        return Caller(owner=found.owner, groups=found.groups, administrator=uid in (os.geteuid(), 0))
+        administrator = uid in (os.geteuid(), 0) or self._admin_group in found.groups
+        return Caller(owner=found.owner, groups=found.groups, administrator=administrator)
+
+
+def peer_of(scope: Scope) -> Credentials | None:
+    """The process that connected to the unix socket; None: it connected over TCP."""
+    peer = scope.get("state", {}).get(PEER)
+    return peer if isinstance(peer, Credentials) else None
 
 
 def caller_of(request: Request) -> Caller:

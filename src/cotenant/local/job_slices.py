@@ -52,8 +52,9 @@ class JobSlices:
         own = None if self.library is None else preload(self.library, before)
         return Slice(limits=folder / LIMITS, region=folder / REGION, processes=folder / PROCESSES, preload=own)
 
-    def make(self, job: str, limits: Limits) -> None:
-        make_slice(self.root, self.folder(job).name, limits)
+    def make(self, job: str, limits: Limits, uid: int | None = None) -> None:
+        """Makes the slice of a job that runs as this user; None: as ours."""
+        make_slice(self.root, self.folder(job).name, limits, uid=uid)
 
     def remove(self, job: str, record: Path) -> None:
         """Removes the slice of a run that has ended, and writes its faults to the job's folder `record`."""

@@ -22,6 +22,7 @@ import msgspec
 from cotenant.errors import CotenantError
 from cotenant.history.database import Kind, open_database, plain_errors
 from cotenant.local.lifecycle import STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
+from cotenant.local.logins import Origin
 from cotenant.local.owners import Owner, own_account
 from cotenant.local.supervisor import look_at
 from cotenant.node.ownership import problem_of_file
@@ -85,6 +86,10 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX arrays_by_name ON arrays (name, number) WHERE name IS NOT NULL;
     CREATE TABLE elements (job INTEGER PRIMARY KEY, array INTEGER NOT NULL, item INTEGER NOT NULL);
     CREATE UNIQUE INDEX elements_by_array ON elements (array, item);
+    """,
+    # The process that submitted a job, or an array (stored with its first element): its umask and limits, as JSON.
+    """
+    CREATE TABLE origins (job INTEGER PRIMARY KEY, content BLOB NOT NULL);
     """,
 )
 """Step n migrates from schema version n to n + 1. Released steps never change."""
@@ -186,11 +191,13 @@ class Journal:
 
     # Jobs
 
-    def submit(self, request: bytes, submitted: float, owner: Owner | None = None) -> str:
+    def submit(self, request: bytes, submitted: float, owner: Owner | None = None, origin: Origin | None = None) -> str:
         """Stores a new job of a user durably (None: of the daemon's own); its id."""
-        return self.submit_many([(request, submitted)], owner)[0]
+        return self.submit_many([(request, submitted)], owner, origin)[0]
 
-    def submit_many(self, requests: Sequence[tuple[bytes, float]], owner: Owner | None = None) -> list[str]:
+    def submit_many(
+        self, requests: Sequence[tuple[bytes, float]], owner: Owner | None = None, origin: Origin | None = None
+    ) -> list[str]:
         """Stores all of them or none, in this order."""
         insert = (
             "INSERT INTO jobs (name, state, submitted, uid, gid, user, user_group, request) "
@@ -201,10 +208,13 @@ class Journal:
         with self._writing(durable=True):
             for request, submitted in requests:
                 number = self._database.execute(insert, (_name_in(request), submitted, *whose, request)).lastrowid
+                self._store_origin(number or 0, origin)
                 ids.append(_id_of(number or 0))
         return ids
 
-    def submit_array(self, request: bytes, submitted: float, size: int, owner: Owner) -> tuple[str, list[str]]:
+    def submit_array(
+        self, request: bytes, submitted: float, size: int, owner: Owner, origin: Origin | None = None
+    ) -> tuple[str, list[str]]:
         """Stores all elements of an array or none, in one write; the id of the array, and those of its elements."""
         insert = (
             "INSERT INTO jobs (state, submitted, uid, gid, user, user_group, request) "
@@ -218,12 +228,15 @@ class Journal:
             numbers = range(last - size + 1, last + 1)  # there is one writer, so they follow each other
             rows = [(number, array.lastrowid, item) for item, number in enumerate(numbers)]
             self._database.executemany("INSERT INTO elements VALUES (?, ?, ?)", rows)
+            self._store_origin(numbers[0], origin)
         return array_id(array.lastrowid or 0), list(map(_id_of, numbers))
 
-    def find_array(self, name: str) -> ArrayRecord | None:
-        """An array by its id, or the newest array of that name."""
+    def find_array(self, name: str, uid: int | None = None) -> ArrayRecord | None:
+        """An array by its id, or the newest array of that name: of this user, else of any."""
         found = self.arrays("WHERE number = ?", (_array_number(name),))
-        found = found or self.arrays("WHERE name = ? ORDER BY number DESC LIMIT 1", (name,))
+        whose = "SELECT uid FROM jobs JOIN elements ON jobs.number = job WHERE array = arrays.number AND item = 0"
+        clause = f"WHERE name = ? ORDER BY ({whose}) IS ? DESC, number DESC LIMIT 1"
+        found = found or self.arrays(clause, (name, uid))
         return found[0] if found else None
 
     def newest_arrays(self, limit: int) -> list[ArrayRecord]:
@@ -281,10 +294,24 @@ class Journal:
             raise CotenantError(f"no job {job[:100]!r} in {self._path}")
         return found[0]
 
-    def find(self, name: str) -> JobRecord | None:
-        """A job by its id, or the newest job of that name."""
+    def _store_origin(self, number: int, origin: Origin | None) -> None:
+        if origin is not None:
+            self._database.execute("INSERT INTO origins VALUES (?, ?)", (number, msgspec.json.encode(origin)))
+
+    def origin(self, job: str) -> Origin | None:
+        """The process that submitted a job; None: it is not known."""
+        first = "SELECT job FROM elements WHERE item = 0 AND array = (SELECT array FROM elements WHERE job = ?)"
+        query = f"SELECT content FROM origins WHERE job = ? OR job = ({first})"
+        found = self._rows(query, (_number_of(job), _number_of(job)))
+        try:
+            return msgspec.json.decode(found[0][0], type=Origin) if found else None
+        except (msgspec.MsgspecError, TypeError):  # damaged
+            return None
+
+    def find(self, name: str, uid: int | None = None) -> JobRecord | None:
+        """A job by its id, or the newest job of that name: of this user, else of any."""
         found = self._jobs("WHERE number = ?", (_number_of(name),))
-        found = found or self._jobs("WHERE name = ? ORDER BY number DESC LIMIT 1", (name,))
+        found = found or self._jobs("WHERE name = ? ORDER BY uid IS ? DESC, number DESC LIMIT 1", (name, uid))
         return found[0] if found else None
 
     def jobs(

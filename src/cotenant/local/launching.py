@@ -14,6 +14,9 @@ from cotenant.core.units import MiB
 from cotenant.local import attempts
 from cotenant.local.config import Resources
 from cotenant.local.isolation import JobIsolation
+from cotenant.local.lifecycle import JobRecord, request_of
+from cotenant.local.logins import Origin, login_environment
+from cotenant.local.owners import Owner
 from cotenant.local.supervisor import Spec
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import ISOLATION, Allowance, Launch, Slice, enforcement, launch_for
@@ -36,18 +39,24 @@ class Launcher:
 
     resources: Resources
 
-    def starter(self, folder: Path, machine: Machine, placement: Placement, request: JobRequest) -> Callable[[], None]:
+    def starter(
+        self, folder: Path, machine: Machine, placement: Placement, record: JobRecord, origin: Origin | None = None
+    ) -> Callable[[], None]:
         """A function that starts a run; it may be called again after it failed, and from another thread."""
-        job, launch, resources = placement.job.id, self._launch(machine, placement, request), self.resources
+        request, resources = request_of(record), self.resources
+        job, launch = placement.job.id, self._launch(machine, placement, request)
+        owner = None if resources.runtime is None else record.owner
 
         def start() -> None:
             # A cancelled run executes nothing: it needs no limit, and must end even if the driver takes none.
             partition = None if attempts.is_cancelled(folder) else self._partition(launch, placement)
-            attempts.prepare(folder, supervision(launch, request, self._contain(launch, job), partition))
+            spec = supervision(launch, request, self._contain(launch, job), partition)
+            attempts.prepare(folder, spec if owner is None else run_as(owner, origin, spec, request, launch))
             if resources.slices is None or not _has_slice(placement):
+                self._limits_file(job).parent.mkdir(mode=0o711, exist_ok=True)
                 write_read_only(self._limits_file(job), limits_text(launch.limits))
             else:
-                resources.slices.make(job, launch.limits)
+                resources.slices.make(job, launch.limits, None if owner is None else owner.uid)
             if launch.cgroup is not None and launch.cgroup_cpu is not None:
                 resources.shares.create(job, launch.cgroup_cpu)
             if uses_mps(placement.job.demand.rung) and not attempts.is_cancelled(folder):
@@ -125,7 +134,31 @@ class Launcher:
         return slices.paths(job, request.env.get("LD_PRELOAD"))
 
     def _limits_file(self, job: str) -> Path:
-        return self.resources.jobs / job / "limits"
+        """Of a job without a slice; the state folder of a daemon for all users is closed to its jobs."""
+        runtime = self.resources.runtime
+        return self.resources.jobs / job / "limits" if runtime is None else runtime / "limits" / job
+
+    def forget(self, job: str) -> None:
+        """A job has ended."""
+        if self.resources.runtime is not None:
+            self._limits_file(job).unlink(missing_ok=True)
+
+
+def run_as(owner: Owner, origin: Origin | None, spec: Spec, request: JobRequest, launch: Launch) -> Spec:
+    """The specification of a run under the user ID, umask, limits and login environment of its owner."""
+    return spec._replace(
+        uid=owner.uid,
+        user=owner.user,
+        env={**login_environment(owner), **_wished(request), **launch.env},
+        umask=None if origin is None else origin.umask,
+        limits={} if origin is None else {name: list(both) for name, both in origin.limits.items()},
+        open_files=spec.open_files if origin is None else None,
+    )
+
+
+def _wished(request: JobRequest) -> dict[str, str]:
+    """The variables that a user may set: only the daemon says what isolation a job has."""
+    return {name: value for name, value in request.env.items() if name != ISOLATION}
 
 
 def _has_slice(placement: Placement) -> bool:
@@ -144,11 +177,10 @@ def supervision(
 ) -> Spec:
     """The specification that the supervisor of a job reads."""
     base = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    wished = {name: value for name, value in request.env.items() if name != ISOLATION}  # only we say what it has
     return Spec(
         argv=list(request.command),
         cwd=request.cwd,
-        env={**base, **wished, **launch.env},
+        env={**base, **_wished(request), **launch.env},
         cpus=None if launch.cpus is None else list(launch.cpus),
         rlimit_data_mib=launch.rlimit_data_mib,
         memory_mib=launch.memory_mib,

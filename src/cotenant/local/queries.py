@@ -56,6 +56,7 @@ from cotenant.local.lifecycle import (
     with_stored_compute,
 )
 from cotenant.local.mig_layouts import slices_of
+from cotenant.local.owners import Owner
 from cotenant.local.runs import Runs
 from cotenant.local.tenants import PlacedJob, Tenants
 from cotenant.local.tuner import read_history
@@ -361,12 +362,21 @@ class Queries:
             raise UnknownError(f"no job {name[:100]!r} here; `cotenant jobs` lists them")
         return self._as_cancelled(record)
 
-    def with_dependencies(self, request: JobRequest) -> JobRequest:
+    def resolve(self, name: str, uid: int) -> tuple[str, Owner]:
+        """The ID and the owner of a job or an array by its ID, or by the newest one of that name: first of the user
+        `uid`, then of any."""
+        record = self._journal.find(find_element(self._journal, name) or name, uid)
+        array = self._journal.find_array(name, uid)
+        first = None if array is None else self._journal.element(array.number, 0)
+        if array is not None and first is not None and (record is None or (record.uid != uid and first.uid == uid)):
+            return array.id, first.owner
+        if record is None:
+            raise UnknownError(f"no job {name[:100]!r} here; `cotenant jobs` lists them")
+        return record.id, record.owner
+
+    def with_dependencies(self, request: JobRequest, uid: int) -> JobRequest:
         """The request with IDs instead of the names of the jobs that it waits for; UnknownError if one is missing."""
-        needed = [
-            one._replace(job=self.array(one.job).id if self.is_array(one.job) else self.find(one.job).id)
-            for one in parse_dependencies(request.after)
-        ]
+        needed = [one._replace(job=self.resolve(one.job, uid)[0]) for one in parse_dependencies(request.after)]
         return replaced(request, after=tuple(map(str, needed)))
 
     def core_job(self, record: JobRecord) -> Job:

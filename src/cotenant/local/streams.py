@@ -14,8 +14,10 @@ from starlette.responses import Response, StreamingResponse
 from cotenant.errors import InputError
 from cotenant.history.quantities import index_of
 from cotenant.history.store import Point
+from cotenant.local.authority import event_shown_to
 from cotenant.local.endpoint import json_response, whole
 from cotenant.local.engine import Engine
+from cotenant.local.identity import Caller, caller_of
 from cotenant.local.queries import UnknownError
 
 LOG_CHUNK = 256 * 1024
@@ -82,16 +84,16 @@ async def events(engine: Engine, request: Request) -> Response:
     seen = request.headers.get("last-event-id", "")
     if "after" not in request.query_params and seen.isascii() and seen.isdecimal() and len(seen) < 19:
         after = int(seen)
-    return StreamingResponse(event_stream(engine, after), media_type="text/event-stream")
+    return StreamingResponse(event_stream(engine, caller_of(request), after), media_type="text/event-stream")
 
 
-async def event_stream(engine: Engine, after: int) -> AsyncIterator[bytes]:
+async def event_stream(engine: Engine, caller: Caller, after: int) -> AsyncIterator[bytes]:
     """Server-sent events: the recorded events after `after` (-1: none), then new ones."""
     with engine.events.subscribe(after) as subscription:
         yield b": connected\n\n"
         while not engine.stopping.is_set():
             page = subscription.page()
-            for event in page:
+            for event in (event_shown_to(caller, engine, one) for one in page):
                 yield b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), msgspec.json.encode(event))
             if subscription.closed:
                 return

@@ -28,6 +28,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import resource
 import select
 import signal
@@ -46,6 +47,7 @@ NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW  # a link wou
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
 SFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 
 TICK_S = 0.05  # between two checks of the process tree if a limit is to be enforced
@@ -81,6 +83,10 @@ class Spec(NamedTuple):
     partition: str | None = None
     time_s: float | None = None
     warn_s: float | None = None
+    uid: int | None = None  # of the user that the job runs as; None: that of the supervisor
+    user: str = ""
+    umask: int | None = None
+    limits: dict[str, list[int]] = {}  # noqa: RUF012 - never changed
 
 
 class Exit(NamedTuple):
@@ -473,8 +479,6 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         if spec.cpus is not None:
             doing = f"run on the CPUs {spec.cpus}"
             os.sched_setaffinity(0, spec.cpus)  # before exec: afterwards it would apply to one thread only
-        doing = f"enter the working directory '{spec.cwd}'"
-        os.chdir(spec.cwd)
         doing = "open the log"
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         os.dup2(output, 1)
@@ -483,8 +487,17 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if spec.open_files is not None:  # the daemon may have raised its own limit, which we inherited
             resource.setrlimit(resource.RLIMIT_NOFILE, (spec.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        for name, (soft, hard) in spec.limits.items():
+            lower_limit(getattr(resource, f"RLIMIT_{name}"), soft, hard)
         if spec.rlimit_data_mib is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (spec.rlimit_data_mib * MIB, spec.rlimit_data_mib * MIB))
+        if spec.uid is not None:
+            doing = f"run as {spec.user} (user ID {spec.uid})"
+            become_user(spec.uid, spec.user, supervisor)
+        if spec.umask is not None:
+            os.umask(spec.umask)
+        doing = f"enter the working directory '{spec.cwd}'"  # with the rights of the user
+        os.chdir(spec.cwd)
         doing = f"run the command '{spec.argv[0]}'"
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)  # Python ignores some signals, which exec would pass on
@@ -497,6 +510,34 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         os.write(report, f"cannot {doing}: {error}".encode())
     finally:
         os._exit(127)
+
+
+def lower_limit(which: int, soft: int, hard: int) -> None:
+    """Sets a limit of this process, and keeps its own hard limit if that is lower."""
+    own = resource.getrlimit(which)[1]
+    most = own if hard == resource.RLIM_INFINITY or (own != resource.RLIM_INFINITY and own < hard) else hard
+    within = soft != resource.RLIM_INFINITY and (most == resource.RLIM_INFINITY or soft < most)
+    resource.setrlimit(which, (soft if within else most, most))
+
+
+def become_user(uid: int, name: str, supervisor: int) -> None:
+    """Gives up all rights but those of a user, for good: with the user's groups, and without set-user-ID programs."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        raise ValueError("this machine has no such user any more") from None
+    if entry.pw_name != name:
+        raise ValueError(f"this user ID belongs to {entry.pw_name} now")
+    for output in (1, 2):
+        os.fchown(output, uid, entry.pw_gid)  # so that the job can open /dev/stdout
+    os.initgroups(name, entry.pw_gid)
+    os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+    os.setresuid(uid, uid, uid)
+    if os.getresuid() != (uid, uid, uid) or libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise ValueError("the kernel did not change the user")
+    libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # the kernel forgets it when the user changes
+    if os.getppid() != supervisor:
+        os._exit(125)
 
 
 def join_cgroup(path: str) -> None:

@@ -45,8 +45,14 @@ class TuningLoop:
         self.ticked: Signal[[float]] = Signal()
         self.tuner = Tuner(self._send, settings)
         self._supervisor_of, self._cores_of = supervisor_of, cores_of
-        self._agent = AgentServer(str(paths.agent), job_of=self._job_of, sink=self._handle)
-        self._engines = [ComputeLockServer(str(path)) for path in paths.compute_locks.values()]
+        mode = 0o666 if paths.shared else 0o600
+        self._agent = AgentServer(str(paths.agent), job_of=self._job_of, sink=self._handle, mode=mode)
+
+        def admits(pid: int) -> bool:
+            return not paths.shared or self._job_of(pid) is not None
+
+        locks = paths.compute_locks.values()
+        self._engines = [ComputeLockServer(str(path), mode=mode, admits=admits) for path in locks]
         self._usual: dict[int, deque[float]] = {}
         self._foreign = ForeignWork({gpu: cores for gpu in paths.compute_locks if (cores := cores_of((gpu,)))})
 

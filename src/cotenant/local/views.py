@@ -67,6 +67,8 @@ def job_view(
         array=None if record.array is None else array_id(record.array),
         index=index,
         user=record.user,
+        uid=record.uid,
+        named=request.name is not None,
         name=(request.name or request.command[0].rpartition("/")[2]) + ("" if index is None else f"[{index}]"),
         state=record.state,
         submitted=record.submitted,

@@ -9,9 +9,10 @@ kill -9.
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Callable
 
 from cotenant.job.compute_lock import ACQUIRE, GRANTED, RELEASE
-from cotenant.node.sockets import Listener, receive
+from cotenant.node.sockets import Listener, peer_pid, receive
 
 LONGEST_HOLD = 10.0
 """seconds that a job may keep the lock while others wait: a stopped process must not stop its neighbours"""
@@ -22,16 +23,24 @@ class ComputeLockServer:
     """Serves the lock of one device in the running event loop.
 
     A connection is at most once in `_waiting`, and never there while it is the holder. While there is no holder, no
-    connection waits: each change that could break this ends with `_grant_next`.
+    connection waits: each change that could break this ends with `_grant_next`. Only processes that
+    `admits` accepts, by their ID, can connect.
     """
 
-    def __init__(self, path: str, *, longest_hold: float = LONGEST_HOLD, mode: int = 0o600) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        longest_hold: float = LONGEST_HOLD,
+        mode: int = 0o600,
+        admits: Callable[[int], bool] = lambda pid: True,
+    ) -> None:
         self.path = path
         self.granted = 0
         """times that the lock was granted"""
         self.revoked = 0
         """times that the lock was taken from a job after `longest_hold`"""
-        self._longest_hold = longest_hold
+        self._longest_hold, self._admits = longest_hold, admits
         self._listener = Listener(path, mode, self._on_connect)
         self._loop: asyncio.AbstractEventLoop
         self._connections: set[socket.socket] = set()
@@ -54,7 +63,7 @@ class ComputeLockServer:
         return len(self._waiting)
 
     def _on_connect(self, connection: socket.socket) -> None:
-        if len(self._connections) >= MOST_CONNECTIONS:
+        if len(self._connections) >= MOST_CONNECTIONS or not self._admits(peer_pid(connection)):
             connection.close()
             return
         self._connections.add(connection)

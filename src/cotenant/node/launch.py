@@ -120,6 +120,8 @@ class Paths:
     agent: Path
     compute_locks: Mapping[int, Path] = field(default_factory=dict)
     """By index of the simulated GPU; one training step at a time holds the lock."""
+    shared: bool = False
+    """Whether jobs run as other users, who may then connect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,11 +52,12 @@ def slices_folder() -> Path:
     return _own(base.absolute()) / "slices"
 
 
-def make_slice(root: Path, name: str, limits: Limits, *, for_anyone: bool = False) -> Path:
+def make_slice(root: Path, name: str, limits: Limits, *, for_anyone: bool = False, uid: int | None = None) -> Path:
     """Makes the folder of a slice with these limits and an empty region; replaces a slice of the same name.
 
     If root starts a command that changes to another user, that user is not known here. Then `for_anyone` lets every
     user who knows the region's path write to it: the name must be hard to guess, and the folder above cannot be listed.
+    With `uid`, the region belongs to that user, who can change nothing else of the slice.
     """
     folder = root / name
     try:
@@ -65,6 +66,9 @@ def make_slice(root: Path, name: str, limits: Limits, *, for_anyone: bool = Fals
         folder.mkdir(exist_ok=True)
         uuids = [limit.uuid for limit in limits.gpus]
         make_region(folder / REGION, uuids, mode=0o666 if for_anyone else 0o600)
+        if uid is not None:
+            folder.chmod(0o711)
+            os.chown(folder / REGION, uid, -1)
         write_read_only(folder / LIMITS, limits_text(limits))
     except OSError as error:
         remove_slice(folder)

@@ -113,7 +113,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     user: str = ""
     """who submitted it"""
+    uid: int | None = None
+    """number of that user; null: a cluster has none"""
     name: str
+    named: bool = False
+    """whether its owner chose the name; else it is called after its command"""
     state: str
     submitted: float
     started: float | None = None

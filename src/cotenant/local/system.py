@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon for all users of a machine: it runs as root, and every user may open its socket."""
+
+import grp
+import os
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant.core.isolation import uses_mps
+from cotenant.errors import InputError
+from cotenant.local.isolation import IsolationSettings
+from cotenant.local.state_folder import system_runtime, system_socket
+from cotenant.node.ownership import problem_of_folder
+
+ADMIN_GROUP = "cotenant-admin"
+"""whose members are administrators, if the group exists and no other is named"""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemOptions:
+    """The options of a daemon for all users."""
+
+    admin_group: str | None = None
+    """None: `cotenant-admin`"""
+
+
+def check_system(options: SystemOptions, isolation: IsolationSettings) -> None:
+    """InputError if no daemon for all users could be started with these options."""
+    if os.geteuid() != 0:
+        raise InputError(
+            "--system: needs root, because jobs run as their owners: use sudo, or leave the option out for a daemon of "
+            "your own"
+        )
+    find_admin_group(options.admin_group)
+    rungs = [rung for rung in (isolation.default, *isolation.gpus.values()) if uses_mps(rung)]
+    if rungs:
+        raise InputError(f"--isolation {rungs[0]}: MPS serves one user at a time, so it cannot be used with --system")
+
+
+def find_admin_group(name: str | None) -> str | None:
+    """The group of the administrators; None: only root is one. InputError if the named group does not exist."""
+    try:
+        return grp.getgrnam(name or ADMIN_GROUP).gr_name
+    except KeyError:
+        if name is None:
+            return None
+        raise InputError(f"--admin-group {name[:60]}: no such group; create it with `groupadd {name[:60]}`") from None
+
+
+def make_runtime_folder() -> Path:
+    """The folder with the socket, which every user can enter and only root can change."""
+    folder = system_runtime()
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        problem = problem_of_folder(folder)
+        if problem is None:
+            folder.chmod(0o755)
+            (folder / "limits").mkdir(mode=0o711, exist_ok=True)
+            (folder / "limits").chmod(0o711)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror}; COTENANT_RUNTIME names another folder") from None
+    if problem is not None:
+        raise InputError(f"{folder} {problem}, or let COTENANT_RUNTIME name another folder")
+    return folder
+
+
+def open_system_socket(stack: ExitStack) -> socket.socket:
+    """The socket that every user may open; `stack` closes it."""
+    path = system_socket()
+    path.unlink(missing_ok=True)
+    opened = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    opened.bind(str(path))
+    path.chmod(0o666)
+    return opened

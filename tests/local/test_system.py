@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon for all users of a machine: jobs run as their owners, and everybody sees who uses what."""
+
+import os
+import pwd
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cotenant.cli.client import Client, NoDaemonError, find_socket, own_socket
+from cotenant.errors import InputError
+from cotenant.local.isolation import BY_DEFAULT
+from cotenant.local.system import SystemOptions, check_system, make_runtime_folder
+from tests.local.users import SystemDaemon, a_user, as_user, system_daemon
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make users")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[SystemDaemon]:
+    with system_daemon() as daemon:
+        yield daemon
+
+
+def test_a_job_runs_as_its_owner(shared: SystemDaemon) -> None:
+    entry = pwd.getpwnam(shared.ada)
+    code = "id -u; id -g; id -Gn; pwd; echo $HOME $USER $LOGNAME $SHELL; echo $PATH; echo again > /dev/stdout"
+    lines = shared.output(shared.ada, "sh", "-c", code, cwd=entry.pw_dir).splitlines()
+    assert lines[:4] == [str(entry.pw_uid), str(entry.pw_gid), shared.ada, entry.pw_dir]
+    assert lines[4] == f"{entry.pw_dir} {shared.ada} {shared.ada} /bin/sh"
+    assert "/usr/bin" in lines[5].split(":")
+    assert lines[6] == "again"
+
+
+def test_umask_and_limits_are_those_of_the_process_that_submitted_it(shared: SystemDaemon) -> None:
+    def submit() -> str:
+        os.umask(0o027)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (333, 444))
+        wanted = {"command": ["sh", "-c", "umask; ulimit -Sn; ulimit -Hn"], "cwd": "/", "memory": "50MiB"}
+        client = Client(at=shared.socket)
+        return str(client.post("/v1/jobs", dict, msgspec.json.encode(wanted))["id"])
+
+    job = as_user(shared.ada, submit)
+    shared.ended(job)
+    assert shared.log(shared.ada, job).split() == ["0027", "333", "444"]
+
+
+def test_the_groups_of_the_user_count(shared: SystemDaemon) -> None:
+    group = shared.output(shared.admin, "id", "-Gn").split()
+    assert len(group) == 2
+    assert shared.output(shared.bob, "id", "-Gn").split() == [shared.bob]
+
+
+def test_everybody_sees_the_users_and_only_the_owner_the_command(shared: SystemDaemon) -> None:
+    secret = shared.submit(shared.ada, "sh", "-c", "echo secret; sleep 60", env={"KEY": "secret"}, cwd="/tmp")
+    shared.running(secret.id)
+    seen = {job["id"]: job for job in shared.ask(shared.bob, "GET", "/v1/jobs?requests=1").json()}[secret.id]
+    assert (seen["user"], seen["state"], seen["name"]) == (shared.ada, "running", secret.id)
+    assert (seen["request"]["memory"], seen["gpus"]) == ("100MiB", [0])
+    assert b"secret" not in shared.ask(shared.bob, "GET", f"/v1/jobs/{secret.id}").body
+    assert shared.ask(shared.ada, "GET", f"/v1/jobs/{secret.id}").json()["request"]["command"][0] == "sh"
+    assert shared.log(shared.admin, secret.id) == "secret\n"
+    assert shared.ask(shared.admin, "POST", f"/v1/jobs/{secret.id}/cancel").status == 200
+    assert shared.ended(secret.id).state == "cancelled"
+
+
+def test_a_name_means_the_callers_own_job_first(shared: SystemDaemon) -> None:
+    own = shared.submit(shared.ada, "true", name="train")
+    other = shared.submit(shared.bob, "true", name="train")
+    assert shared.ask(shared.ada, "GET", "/v1/jobs/train").json()["id"] == own.id
+    assert shared.ask(shared.bob, "GET", "/v1/jobs/train").json()["id"] == other.id
+    shared.ended(own.id)
+    shared.ended(other.id)
+
+
+def test_a_second_daemon_for_the_same_gpus_is_refused(shared: SystemDaemon) -> None:
+    env = {**os.environ, "COTENANT_RUNTIME": str(shared.socket.parent), "COTENANT_STATE": str(shared.folder / "own")}
+    done = subprocess.run(
+        [sys.executable, "-m", "cotenant", "up"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "belong to the daemon for all users" in done.stderr
+    assert "`cotenant submit` uses it" in done.stderr
+    assert not (shared.folder / "own").exists()
+
+
+def test_the_client_finds_the_daemon_for_all_users(
+    shared: SystemDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COTENANT_STATE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("COTENANT_RUNTIME", str(shared.socket.parent))
+    assert find_socket() == shared.socket
+    assert Client().get("/v1/status", dict[str, object])["pid"] == shared.process.pid
+    monkeypatch.setenv("COTENANT_STATE", str(tmp_path / "named"))
+    assert find_socket() == tmp_path / "named" / "cotenant.sock"
+    with pytest.raises(NoDaemonError, match="no daemon is running; start it with `cotenant up --detach`"):
+        Client().get("/v1/status", dict[str, object])
+
+
+def test_a_daemon_that_does_not_run_and_a_socket_without_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: SystemDaemon
+) -> None:
+    monkeypatch.delenv("COTENANT_STATE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("COTENANT_RUNTIME", str(tmp_path))
+    assert find_socket() == own_socket()
+    (tmp_path / "cotenant.sock").touch()
+    with pytest.raises(NoDaemonError, match=r"the daemon for all users of this machine does not run.*systemctl start"):
+        Client().get("/v1/status", dict[str, object])
+    shared.socket.chmod(0o600)
+    try:
+        with pytest.raises(NoDaemonError, match=r"you may not open .*ask an administrator"):
+            as_user(shared.ada, lambda: Client(at=shared.socket).get("/v1/status", dict))
+    finally:
+        shared.socket.chmod(0o666)
+
+
+def test_a_user_who_was_removed_keeps_the_job_that_runs_and_starts_no_other(shared: SystemDaemon) -> None:
+    with a_user(f"eve{os.getpid():x}") as eve:
+        uid = pwd.getpwnam(eve).pw_uid
+        runs = shared.submit(eve, "sleep", "60")
+        waits = shared.submit(eve, "true", gpus=2, memory="100%")
+        assert shared.ask(eve, "POST", f"/v1/jobs/{waits.id}/hold").status == 200
+        shared.running(runs.id)
+        subprocess.run(["userdel", "--force", eve], check=False, capture_output=True)
+        with pytest.raises(KeyError):
+            pwd.getpwnam(eve)
+        assert shared.job(runs.id).state == "running"
+        assert shared.ask(shared.admin, "POST", f"/v1/jobs/{runs.id}/cancel").status == 200
+        assert (shared.ended(runs.id).user, shared.ended(runs.id).state) == (eve, "cancelled")
+    assert shared.ask(shared.admin, "POST", f"/v1/jobs/{waits.id}/release").status == 200
+    end = shared.ended(waits.id)
+    assert end.outcome == "exec-failed"
+    assert end.error == f"cannot run as {eve} (user ID {uid}): this machine has no such user any more"
+    assert shared.output(shared.bob, "echo", "undisturbed") == "undisturbed\n"
+
+
+def test_a_full_home_folder_is_the_problem_of_its_owner_only(shared: SystemDaemon) -> None:
+    home = Path(pwd.getpwnam(shared.ada).pw_dir)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=777", "tmpfs", home], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        full = shared.submit(shared.ada, "sh", "-c", "cat /dev/zero > fill; echo after", cwd=str(home))
+        end = shared.ended(full.id)
+        assert (end.outcome, end.code) == ("exited", 0)
+        assert "No space left on device\nafter" in shared.log(shared.ada, full.id)
+        assert shared.output(shared.bob, "echo", "undisturbed") == "undisturbed\n"
+    finally:
+        subprocess.run(["umount", home], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--admin-group", "no-such-group"), "--admin-group no-such-group: no such group; create it with `groupadd"),
+        (("--isolation", "mps"), "MPS serves one user at a time"),
+    ],
+)
+def test_options_that_no_daemon_for_all_users_has(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    env = {**os.environ, "COTENANT_RUNTIME": str(tmp_path / "run"), "COTENANT_STATE": str(tmp_path / "state")}
+    command = [sys.executable, "-m", "cotenant", "up", "--system", *options]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_root_can_serve_all_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(InputError, match="--system: needs root, because jobs run as their owners: use sudo"):
+        check_system(SystemOptions(), BY_DEFAULT)
+
+
+def test_a_runtime_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: SystemDaemon
+) -> None:
+    (tmp_path / "run").mkdir()
+    os.chown(tmp_path / "run", pwd.getpwnam(shared.ada).pw_uid, -1)
+    monkeypatch.setenv("COTENANT_RUNTIME", str(tmp_path / "run"))
+    with pytest.raises(InputError, match="belongs to another user"):
+        make_runtime_folder()

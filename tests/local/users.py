@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Real users of this machine, made and removed by the tests, and a daemon that serves all of them."""
+
+import os
+import pickle
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from cotenant.cli.client import exchange
+from cotenant.wire.local import JobView
+from tests.local.daemon import PATIENCE_S, SOURCE, until
+
+T = TypeVar("T")
+
+
+@contextmanager
+def a_user(name: str, *groups: str) -> Iterator[str]:
+    """A user with a home folder and a group of its own; removed afterwards, with its processes."""
+    _change_users("useradd", "--create-home", "--user-group", "--shell", "/bin/sh", "--groups", ",".join(groups), name)
+    try:
+        yield name
+    finally:
+        remove_user(name)
+
+
+def remove_user(name: str) -> None:
+    with suppress(KeyError):
+        uid = pwd.getpwnam(name).pw_uid
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdecimal() and entry.stat().st_uid == uid:
+                    os.kill(int(entry.name), signal.SIGKILL)
+        _change_users("userdel", "--force", "--remove", name)
+
+
+@contextmanager
+def a_group(name: str) -> Iterator[str]:
+    _change_users("groupadd", name)
+    try:
+        yield name
+    finally:
+        _change_users("groupdel", name)
+
+
+def _change_users(*command: str) -> None:
+    """Another test process may hold the lock of the user database."""
+
+    def changed() -> bool:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 1, 10, 12), (command, done.stderr)
+        return done.returncode in (0, 12) or "mail spool" in done.stderr
+
+    until(changed)
+
+
+def as_user(name: str, act: Callable[[], T]) -> T:
+    """What `act` returns in a process with the rights of this user only."""
+    entry = pwd.getpwnam(name)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            os.initgroups(name, entry.pw_gid)
+            os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+            os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+            os.umask(0o022)
+            answer: tuple[bool, object] = (True, act())
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the parent
+            answer = (False, error)
+        with os.fdopen(writer, "wb") as file:
+            pickle.dump(answer, file)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        content = file.read()
+    os.waitpid(child, 0)
+    worked, found = pickle.loads(content)
+    if not worked:
+        raise found
+    return found  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The answer to a request."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+@dataclass(frozen=True)
+class SystemDaemon:
+    """A daemon for all users, and the users: two, and an administrator."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    ada: str
+    bob: str
+    admin: str
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "run" / "cotenant.sock"
+
+    @property
+    def port(self) -> int:
+        return int((self.folder / "log").read_text().partition("http://127.0.0.1:")[2].split()[0])
+
+    def ask(self, user: str, method: str, path: str, body: object = None) -> Answered:
+        """Over the unix socket, as a user."""
+        content = b"" if body is None else msgspec.json.encode(body)
+
+        def act() -> Answered:
+            with exchange(str(self.socket), method, path, content, {}, 30.0) as answer:
+                return Answered(answer.status, b"".join(answer.chunks()))
+
+        return as_user(user, act)
+
+    def ask_over_tcp(self, token: str, method: str, path: str, body: object = None) -> Answered:
+        content = b"" if body is None else msgspec.json.encode(body)
+        headers = {"Authorization": f"Bearer {token}"}
+        with exchange(("127.0.0.1", self.port), method, path, content, headers, 30.0) as answer:
+            return Answered(answer.status, b"".join(answer.chunks()))
+
+    def submit(self, user: str, *command: str, **fields: object) -> JobView:
+        wanted = {"command": command, "cwd": "/", "memory": "100MiB", **fields}
+        answer = self.ask(user, "POST", "/v1/jobs", wanted)
+        assert answer.status == 201, answer.body
+        return msgspec.json.decode(answer.body, type=JobView)
+
+    def job(self, job: str) -> JobView:
+        return msgspec.json.decode(self.ask(self.admin, "GET", f"/v1/jobs/{job}").body, type=JobView)
+
+    def ended(self, job: str) -> JobView:
+        return until(lambda: view if (view := self.job(job)).ended is not None else None)
+
+    def running(self, job: str) -> JobView:
+        return until(lambda: view if (view := self.job(job)).state == "running" else None)
+
+    def log(self, user: str, job: str) -> str:
+        return self.ask(user, "GET", f"/v1/jobs/{job}/log").body.decode()
+
+    def output(self, user: str, *command: str, **fields: object) -> str:
+        """What a job wrote, when it has ended."""
+        job = self.submit(user, *command, **fields).id
+        self.ended(job)
+        return self.log(user, job)
+
+    def clear(self) -> None:
+        """No job waits or runs."""
+        active = self.ask(self.admin, "GET", "/v1/jobs?state=queued,starting,running").json()
+        for job in active:
+            self.ask(self.admin, "POST", f"/v1/jobs/{job['id']}/cancel")
+        for job in active:
+            self.ended(job["id"])
+
+
+@contextmanager
+def system_daemon(*options: str) -> Iterator[SystemDaemon]:
+    """Nothing of it is left afterwards."""
+    folder, tag = Path(tempfile.mkdtemp(prefix="cts")), f"{os.getpid():x}"
+    folder.chmod(0o755)
+    with (
+        a_group(f"cta{tag}") as group,
+        a_user(f"ada{tag}") as ada,
+        a_user(f"bob{tag}") as bob,
+        a_user(f"adm{tag}", group) as admin,
+    ):
+        env = {**os.environ, "PYTHONPATH": SOURCE, "COTENANT_STATE": f"{folder}/state"}
+        command = [sys.executable, "-m", "cotenant", "up", "--system", "--admin-group", group]
+        command += ["--simulate", "2", "--gpu-memory", "1GiB", *options]
+        with (folder / "log").open("wb") as log:
+            started = {**env, "COTENANT_RUNTIME": f"{folder}/run"}
+            process = subprocess.Popen(command, env=started, stdout=log, stderr=log)
+        daemon = SystemDaemon(folder, process, ada, bob, admin)
+        try:
+            until(lambda: _answers(daemon))
+            yield daemon
+            daemon.clear()
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_S)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(daemon: SystemDaemon) -> bool:
+    assert daemon.process.poll() is None, (daemon.folder / "log").read_text()
+    with suppress(OSError):
+        return daemon.ask(daemon.admin, "GET", "/v1/status").status == 200
+    return False
