@@ -10,10 +10,12 @@ import struct
 import subprocess
 import termios
 
+import msgspec
 import pytest
 
-from cotenant.cli.top import Snapshot, in_place, screen
-from cotenant.wire.local import GpuView, JobView
+from cotenant.cli.top import in_place, screen
+from cotenant.cli.top_screen import SORTS, Action, Snapshot, View, bar, draw, press, shown_jobs
+from cotenant.wire.local import GpuView, JobView, UnmanagedProcess
 from tests.cli.command import START, environment
 from tests.local.daemon import Daemon
 
@@ -59,7 +61,8 @@ def test_a_machine_without_jobs_says_so() -> None:
     assert screen(busy(jobs=0), wide=False).endswith("\n\nno job is running")
 
 
-def test_live_table_is_drawn_in_place_and_ends_cleanly_with_ctrl_c(daemon: Daemon) -> None:
+@pytest.mark.parametrize("end", ["q", "Ctrl-C"])
+def test_the_screen_is_drawn_in_place_reads_keys_and_ends_cleanly(daemon: Daemon, end: str) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = environment(COTENANT_STATE=str(daemon.state), TERM="xterm")
@@ -68,13 +71,20 @@ def test_live_table_is_drawn_in_place_and_ends_cleanly_with_ctrl_c(daemon: Daemo
     ) as command:
         os.close(theirs)
         seen = b""
-        while seen.count(b"no job is running") < 3:
+        while seen.count(b"RUNNING by gpu (0)") < 3:
             seen += os.read(ours, 65_536)
-        command.send_signal(signal.SIGINT)
+        os.write(ours, b"s")
+        while b"RUNNING by user" not in seen:
+            seen += os.read(ours, 65_536)
+        if end == "q":
+            os.write(ours, b"q")
+        else:
+            command.send_signal(signal.SIGINT)
         command.wait(30)
+        seen += os.read(ours, 65_536)
     os.close(ours)
     assert command.returncode == 0
-    assert seen.count(b"\033[2J") == 1  # cleared once, then drawn over
+    assert (seen.count(b"\033[?1049h"), seen.count(b"\033[?1049l")) == (1, 1)  # what was there before comes back
     assert seen.count(b"\033[H") >= 3
     assert b"Traceback" not in seen
 
@@ -89,3 +99,97 @@ def test_into_a_file_goes_no_escape_and_without_end_only_what_was_asked(daemon: 
     assert command.returncode == 0
     assert sum("simulated GPUs" in line for line in lines) >= 2
     assert "\x1b" not in "".join(lines)
+
+
+# The whole screen
+
+
+def queued(count: int) -> list[JobView]:
+    reason = "needs 2 whole GPUs; the node has 0 free"
+    return [
+        JobView(id=f"j-9{i:05}", name="next", user="carol", state="queued", submitted=0.0, reason=reason)
+        for i in range(count)
+    ]
+
+
+def full(jobs: int = 40, waiting: int = 60) -> Snapshot:
+    shown = busy(jobs)
+    return msgspec.structs.replace(shown, queue=queued(waiting))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 250])
+@pytest.mark.parametrize("height", [10, 24, 80])
+def test_every_line_fits_the_terminal_and_the_screen_is_full(width: int, height: int) -> None:
+    lines = draw(full(), View(), width, height)
+    assert len(lines) == height
+    assert max(map(len, lines)) <= width
+    assert lines[-1].startswith("q quit")
+
+
+def test_a_narrow_terminal_drops_the_least_important_columns() -> None:
+    wide, narrow = (draw(full(2, 2), View(), width, 40) for width in (160, 60))
+    assert wide[1].split() == ["GPU", "MEMORY", "BUSY", "TEMP", "POWER", "GIVEN", "JOBS", "STATE", "TYPE"]
+    assert narrow[1].split() == ["GPU", "MEMORY", "BUSY", "JOBS"]
+    assert "WAITS BECAUSE" in "".join(narrow)
+    assert "NAME" in narrow[12]
+
+
+def test_running_jobs_and_the_queue_share_the_room_and_what_is_left_out_is_counted() -> None:
+    text = "\n".join(draw(full(), View(), 100, 40))
+    assert "── RUNNING by gpu (40, " in text
+    assert "── QUEUE (60, " in text
+    assert "needs 2 whole GPUs" in text
+
+
+def test_bars_are_as_long_as_their_part() -> None:
+    assert [bar(part) for part in (0.0, 0.5, 1.0, 7.0)] == ["░" * 10, "█" * 5 + "░" * 5, "█" * 10, "█" * 10]
+
+
+def test_a_program_without_a_job_has_a_line() -> None:
+    shown = full(1, 0)
+    other = UnmanagedProcess(pid=7, user="bob", program="python", memory_mib=300)
+    gpus = [msgspec.structs.replace(shown.gpus[0], unmanaged=(other,)), *shown.gpus[1:]]
+    lines = draw(msgspec.structs.replace(shown, gpus=gpus), View(), 80, 40)
+    assert "without a job on GPU 0: bob:python 300 MiB" in lines
+
+
+def test_keys_choose_sort_filter_and_act() -> None:
+    shown, view = full(2, 1), View()
+    view, action = press(view, "w", shown)
+    assert (action, "choose a job" in view.note) == (None, True)
+    for _ in range(5):
+        view, _ = press(view, "down", shown)
+    assert view.chosen == "j-900000", "the last one"
+    view, _ = press(view, "up", shown)
+    assert view.chosen == "j-000001"
+    assert press(view, "w", shown)[1] == Action("why", "j-000001")
+    assert press(view, "l", shown)[1] == Action("logs", "j-000001")
+    asked, action = press(view, "c", shown)
+    assert (asked.confirming, action) == ("j-000001", None)
+    assert press(asked, "y", shown)[1] == Action("cancel", "j-000001")
+    assert press(asked, "n", shown) == (view, None)
+    for key in "/carol":
+        view, _ = press(view, key, shown)
+    assert tuple([job.id for job in part] for part in shown_jobs(shown, view)) == ([], ["j-900000"])
+    view, _ = press(view, "backspace", shown)
+    view, _ = press(view, "enter", shown)
+    assert (view.filter, view.typing) == ("caro", False)
+    view, _ = press(view, "esc", shown)
+    assert view.filter == ""
+    assert press(view, "q", shown)[1] == Action("quit")
+
+
+def test_every_sort_order_can_be_reached() -> None:
+    view, names = View(), []
+    for _ in SORTS:
+        names.append(SORTS[view.sort][0])
+        view, _ = press(view, "s", full(2))
+    assert (names, view.sort) == ([name for name, _ in SORTS], 0)
+
+
+def test_a_panel_is_wrapped_and_the_next_key_closes_it() -> None:
+    view = View(panel=("word " * 40, "end"))
+    lines = draw(full(), view, 60, 10)
+    assert "end" in lines
+    assert "any key: back" in lines[-1]
+    assert press(view, "x", full()) == (View(), None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.why import _print_answer
+from cotenant.cli.why import answer_lines
 from tests.cli.command import refusal, run
 
 POLICIES = ["fgd", "random", "spread/binpack", "topology+numa", "fragmentation@online"]
@@ -137,22 +137,21 @@ def test_job_beside_a_file_of_one_decision_is_refused_with_what_to_write(folder:
     )
 
 
-def test_neighbours_are_listed_with_predicted_and_measured_speed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_neighbours_are_listed_with_predicted_and_measured_speed() -> None:
     company = [
         {"job": "j-1", "workload": "bert@32", "predicted": 0.58, "measured": 0.8},
         {"job": "j-2", "workload": "lstm", "predicted": 0.58, "measured": None},
     ]
     placed = {"job": "j-1", "state": "running", "policy": "cotenant", "placed_on": [0], "reason": "best score 0"}
-    _print_answer(placed | {"company": company, "fits": [], "reasons": {}, "ahead": 0}, wide=False)
-    assert capsys.readouterr().out.splitlines()[2:] == [
+    assert answer_lines(placed | {"company": company, "fits": [], "reasons": {}, "ahead": 0}, wide=False)[2:] == [
         "j-1 (bert@32): predicted 58%, measured 80% of its speed alone",
         "j-2 (lstm): predicted 58%, measured - of its speed alone",
     ]
-    _print_answer(placed | {"company": company[:1], "fits": [], "reasons": {}, "ahead": 0}, wide=False)
-    assert "predicted" not in capsys.readouterr().out, "alone there is nothing to predict"
+    alone = answer_lines(placed | {"company": company[:1], "fits": [], "reasons": {}, "ahead": 0}, wide=False)
+    assert "predicted" not in " ".join(alone), "alone there is nothing to predict"
 
 
-def test_limits_that_nothing_enforces_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_that_nothing_enforces_are_said() -> None:
     placed = {"job": "j-1", "state": "running", "policy": "cotenant", "placed_on": [0], "reason": "best score 0"}
-    _print_answer(placed | {"notes": ["nothing holds"], "fits": [], "reasons": {}, "ahead": 0}, wide=False)
-    assert capsys.readouterr().out.splitlines()[2:] == ["note: nothing holds"]
+    lines = answer_lines(placed | {"notes": ["nothing holds"], "fits": [], "reasons": {}, "ahead": 0}, wide=False)
+    assert lines[2:] == ["note: nothing holds"]

@@ -50,7 +50,7 @@ SECTIONS = {
         "ai-benchmark": ("ai_benchmark", "Measures ten cases: native, in a slice, with virtual memory."),
     },
     "Manage the GPUs of this machine": {
-        "top": ("top", "Shows a live table of GPUs and running jobs."),
+        "top": ("top", "Shows GPUs, running jobs and the queue, live."),
         "gpus": ("gpus", "Lists the GPUs and their tenants."),
         "cordon": ("gpus", "Stops placing new jobs on a GPU."),
         "uncordon": ("gpus", "Allows new jobs on a GPU again."),

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-import msgspec
 
 from cotenant.cli.client import Client
 from cotenant.cli.cluster_jobs import KUBERNETES, check_on, on_options
@@ -17,6 +16,7 @@ from cotenant.cli.cluster_use import cluster_screen, show_cluster
 from cotenant.cli.gpus import state, unmanaged
 from cotenant.cli.options import output_option
 from cotenant.cli.output import ago, cut, or_dash, render, table
+from cotenant.cli.top_screen import MOST_QUEUED, Snapshot
 from cotenant.wire.local import GpuView, JobView
 from cotenant.wire.text import counted
 
@@ -58,14 +58,6 @@ MACHINE_S, CLUSTER_S = 1.0, 5.0
 """Seconds between updates by default. In a cluster each one lists all nodes and pods."""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the table shows at one moment."""
-
-    status: dict[str, Any]
-    gpus: list[GpuView]
-    jobs: list[JobView]
-
-
 @click.command(epilog=EPILOG)
 @click.option(
     "--every",
@@ -78,8 +70,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 @output_option
 @click.argument("what", required=False, type=click.Choice(["node", "job", "serving"]))
 def top(every: float | None, once: bool, output: str, on: str, what: str | None, **where: Any) -> None:
-    """Shows a live table of GPUs and running jobs, or in a cluster of the GPU memory of each node, job or model server;
-    Ctrl-C ends it."""
+    """Shows GPUs, running jobs and the queue on the whole screen, or in a cluster the GPU memory of each node, job or
+    model server. q or Ctrl-C ends it; on one machine, keys sort, filter, cancel and explain jobs."""
     check_on(on, ("what",), ())
     once, wide = once or output in ("json", "yaml"), output == "wide"
     if on == KUBERNETES and once:
@@ -93,18 +85,25 @@ def top(every: float | None, once: bool, output: str, on: str, what: str | None,
     try:
         if client is None:
             watch(lambda: cluster_screen(what or "node", wide, **where), every or CLUSTER_S)
+        elif sys.stdin.isatty() and sys.stdout.isatty() and not wide:
+            from cotenant.cli.top_keys import full_screen
+
+            full_screen(client, lambda: snapshot(client, with_queue=True), every or MACHINE_S)
         else:
             watch(lambda: screen(snapshot(client), wide), every or MACHINE_S)
     except KeyboardInterrupt:
         click.echo()
 
 
-def snapshot(client: Client) -> Snapshot:
+def snapshot(client: Client, *, with_queue: bool = False) -> Snapshot:
+    # Reasons of many waiting jobs take time, so only the oldest are read, and only if they are shown.
+    waiting = f"/v1/jobs?state=queued&limit={MOST_QUEUED}&after=j-000000"
     jobs = client.get("/v1/jobs?state=starting,running&limit=20000", list[JobView])
     return Snapshot(
         status=client.get("/v1/status", dict[str, Any]),
         gpus=client.get("/v1/gpus", list[GpuView]),
         jobs=sorted(jobs, key=lambda job: (job.gpus, job.id)),
+        queue=client.get(waiting, list[JobView]) if with_queue else [],
     )
 
 

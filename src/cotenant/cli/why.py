@@ -77,10 +77,11 @@ def _explain_job(job: str, output: str) -> None:
     from cotenant.cli.output import render
 
     answer = Client().get(f"/v1/jobs/{at(job)}/why", dict[str, Any])
-    render(answer, output, lambda wide: _print_answer(answer, wide))
+    render(answer, output, lambda wide: click.echo("\n".join(answer_lines(answer, wide))))
 
 
-def _print_answer(answer: dict[str, Any], wide: bool) -> None:
+def answer_lines(answer: dict[str, Any], wide: bool) -> list[str]:
+    """The explanation of the daemon as text."""
     from cotenant.wire.text import counted, printable
 
     job, state = answer["job"], answer["state"]
@@ -109,7 +110,7 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
             score = " ".join(f"{part:g}" for part in fit["score"])
             lines.append(f"fits on {gpus_of(fit['gpus'])}, score {score}")
         lines += [f"{node}: {reason}" for node, reason in answer["reasons"].items()]
-    click.echo("\n".join(map(printable, lines)))
+    return list(map(printable, lines))
 
 
 def _suggestions(answer: dict[str, Any]) -> "list[SuggestionView]":

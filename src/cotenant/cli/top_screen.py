@@ -1,0 +1,263 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the full screen of `cotenant top` shows and how keys change that; no terminal and no daemon is needed here.
+
+A narrow terminal drops the least important columns first, so that each line fits from 60 columns on.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from textwrap import wrap
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cotenant.cli.gpus import state, unmanaged
+from cotenant.cli.output import ago, cut, or_dash
+from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.text import counted, printable
+
+BAR = 10
+"""characters of a bar"""
+GAP = "  "
+MOST_QUEUED = 100
+"""waiting jobs that are read"""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What `top` shows at one moment."""
+
+    status: dict[str, Any]
+    gpus: list[GpuView]
+    jobs: list[JobView]
+    """that hold a slot"""
+    queue: list[JobView] = []
+    """the first of those that wait"""
+
+
+class Column(NamedTuple):
+    """One column of a section."""
+
+    title: str
+    text: Callable[[Any], str]
+    rank: int
+    """columns with the largest rank are dropped first"""
+    flexible: bool = False
+    """whether its text may be cut; at most one in a section"""
+
+
+def bar(part: float) -> str:
+    filled = round(BAR * min(1.0, max(0.0, part)))
+    return "█" * filled + "░" * (BAR - filled)
+
+
+def _gib(mib: int | None) -> str:
+    return or_dash(None if mib is None else mib / 1024, "{:.1f}")
+
+
+def _memory(gpu: GpuView) -> str:
+    used = gpu.memory_mib - gpu.free_memory_mib if gpu.used_mib is None else gpu.used_mib
+    return f"{bar(used / max(1, gpu.memory_mib))} {_gib(used)}/{_gib(gpu.memory_mib)} GiB"
+
+
+def _busy(gpu: GpuView) -> str:
+    return "-" if gpu.utilisation is None else f"{bar(gpu.utilisation / 100)} {gpu.utilisation:.0f}%"
+
+
+GPUS = (
+    Column("GPU", lambda gpu: str(gpu.index), 0),
+    Column("MEMORY", _memory, 1),
+    Column("BUSY", _busy, 2),
+    Column("TEMP", lambda gpu: or_dash(gpu.temperature_celsius, "{:.0f} °C"), 5),
+    Column("POWER", lambda gpu: or_dash(gpu.power_watts, "{:.0f} W"), 6),
+    Column("GIVEN", lambda gpu: f"{(gpu.compute - gpu.free_compute) * 100 / gpu.compute:.0f}%", 7),
+    Column("JOBS", lambda gpu: str(len(gpu.tenants)), 3),
+    Column("STATE", state, 4),
+    Column("TYPE", lambda gpu: gpu.type, 8, flexible=True),
+)
+JOBS = (
+    Column("GPU", lambda job: ",".join(map(str, job.gpus)) or "-", 1),
+    Column("JOB", lambda job: job.id, 0),
+    Column("USER", lambda job: cut(job.user, 12), 3),
+    Column("MEMORY", lambda job: or_dash(job.memory_used_mib, "{} MiB"), 5),
+    Column("BUSY", lambda job: or_dash(job.utilisation, "{:.0f}%"), 6),
+    Column("SPEED", lambda job: or_dash(job.speed, "{:.0%}"), 2),
+    Column("BATCH", lambda job: str(job.batch or "-"), 8),
+    Column("RAN", lambda job: ago(job.started), 7),
+    Column("NAME", lambda job: f"{job.name} (idle)" if job.idle_s else job.name, 4, flexible=True),
+)
+QUEUE = (
+    Column("JOB", lambda job: job.id, 0),
+    Column("USER", lambda job: cut(job.user, 12), 2),
+    Column("NAME", lambda job: cut(job.name, 18), 4),
+    Column("WAITED", lambda job: ago(job.submitted), 3),
+    Column("WAITS BECAUSE", lambda job: job.reason or "-", 1, flexible=True),
+)
+SORTS: tuple[tuple[str, Callable[[JobView], Any]], ...] = (
+    ("gpu", lambda job: (job.gpus, job.id)),
+    ("user", lambda job: (job.user, job.id)),
+    ("memory", lambda job: -(job.memory_used_mib or 0)),
+    ("busy", lambda job: -(job.utilisation or 0.0)),
+    ("slowest", lambda job: 9.0 if job.speed is None else job.speed),
+    ("oldest", lambda job: job.started or 0.0),
+)
+HELP = "q quit  ↑↓ choose  s sort  / filter  w why  l logs  c cancel"
+LEAST_FLEXIBLE = 8
+"""characters of a flexible column, below which another column is dropped"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the user has chosen."""
+
+    sort: int = 0
+    """index in `SORTS`"""
+    filter: str = ""
+    typing: bool = False
+    """whether keys are added to the filter"""
+    chosen: str | None = None
+    """ID of a job"""
+    confirming: str | None = None
+    """the job that is cancelled after a `y`"""
+    panel: tuple[str, ...] = ()
+    """text that is shown instead of the tables until the next key"""
+    note: str = ""
+    """what the last action did"""
+
+
+class Action(NamedTuple):
+    """What a key asks the daemon for."""
+
+    what: str
+    """`quit`, `cancel`, `why` or `logs`"""
+    job: str = ""
+
+
+def fit(rows: Sequence[Any], columns: Sequence[Column], width: int) -> list[str]:
+    """The heading and one line for each row, none wider than `width`."""
+    texts = {one: [one.title, *(printable(one.text(row)) for row in rows)] for one in columns}
+    kept = list(columns)
+
+    def least(one: Column) -> int:
+        longest = max(map(len, texts[one]))
+        return min(longest, max(LEAST_FLEXIBLE, len(one.title))) if one.flexible else longest
+
+    while len(kept) > 1 and sum(map(least, kept)) + len(GAP) * (len(kept) - 1) > width:
+        kept.remove(max(kept, key=lambda one: one.rank))
+    fixed = sum(least(one) for one in kept if not one.flexible) + len(GAP) * (len(kept) - 1)
+    widths = {one: width - fixed if one.flexible else least(one) for one in kept}
+    lines = []
+    for number in range(len(rows) + 1):
+        cells = (cut(texts[one][number], widths[one]).ljust(widths[one]) for one in kept)
+        lines.append(GAP.join(cells).rstrip())
+    return lines
+
+
+def shown_jobs(shown: Snapshot, view: View) -> tuple[list[JobView], list[JobView]]:
+    """The running and the waiting jobs that match the filter, in their order on the screen."""
+    word = view.filter.lower()
+
+    def matches(job: JobView) -> bool:
+        return not word or any(word in text.lower() for text in (job.id, job.name, job.user, job.reason or ""))
+
+    running = sorted(filter(matches, shown.jobs), key=SORTS[view.sort][1])
+    return running, list(filter(matches, shown.queue))
+
+
+def draw(shown: Snapshot, view: View, width: int, height: int) -> list[str]:
+    """The lines of the screen, at most `height`, each at most `width` characters."""
+    footer = [cut(_footer(view), width)]
+    room = max(0, height - len(footer))
+    panel = (wrap(printable(line), width, subsequent_indent="  ") or [""] for line in view.panel)
+    body = list(chain.from_iterable(panel)) if view.panel else _tables(shown, view, width, room)
+    if len(body) > room:
+        body = [*body[: room - 1], cut(f"… and {counted(len(body) - room + 1, 'more line')}", width)]
+    return [*body, *[""] * (room - len(body)), *footer]
+
+
+def _tables(shown: Snapshot, view: View, width: int, room: int) -> list[str]:
+    status, (running, waiting) = shown.status, shown_jobs(shown, view)
+    gpus = counted(status["gpus"], f"{status['devices']} GPU")
+    title = f"{gpus}, {status['policy']}: {status['running']} running, {status['queued']} queued"
+    lines = [cut(f"{title}{GAP}{time.strftime('%H:%M:%S')}", width), *fit(shown.gpus, GPUS, width)]
+    for gpu in (gpu for gpu in shown.gpus if gpu.unmanaged):
+        lines.append(cut(f"without a job on GPU {gpu.index}: {unmanaged(gpu)}", width))
+    order = f" by {SORTS[view.sort][0]}"
+    parts = [(f"RUNNING{order}", running, JOBS), ("QUEUE", waiting, QUEUE)]
+    left = max(0, room - len(lines) - 4)
+    """lines for both sections, without titles and empty lines; the queue gets a third of them at least"""
+    for number, (name, jobs, columns) in enumerate(parts):
+        most = max(left - max(2, left // 3), left - len(waiting) - 1) if number == 0 else left
+        rows = jobs[: max(1, most - 1)]
+        left -= len(rows) + 1
+        more = f", {len(jobs) - len(rows)} more" if len(jobs) > len(rows) else ""
+        lines += ["", cut(f"── {name} ({len(jobs)}{more})", width)]
+        if rows:
+            heading, *texts = fit(rows, columns, width - 2)
+            marks = (">" if job.id == view.chosen else " " for job in rows)
+            lines += [f"  {heading}", *(f"{mark} {text}" for mark, text in zip(marks, texts, strict=True))]
+    return lines
+
+
+def _footer(view: View) -> str:
+    if view.confirming is not None:
+        return f"cancel {view.confirming}? y: yes, any other key: no"
+    if view.typing:
+        return f"filter: {view.filter}█  (Enter ends it, Esc clears it)"
+    if view.panel:
+        return "any key: back"
+    kept = f"[{view.filter}] " if view.filter else ""
+    return f"{kept}{view.note}{GAP if view.note else ''}{HELP}"
+
+
+def press(view: View, key: str, shown: Snapshot) -> tuple[View, Action | None]:
+    """What a key changes, and what it asks the daemon for. Keys are characters, or `up`, `down`, `enter`, `esc`."""
+    view = replace(view, note="")
+    if view.confirming is not None:
+        return replace(view, confirming=None), Action("cancel", view.confirming) if key == "y" else None
+    if view.typing:
+        return _type(view, key), None
+    if view.panel:
+        return replace(view, panel=()), Action("quit") if key == "q" else None
+    match key:
+        case "q":
+            return view, Action("quit")
+        case "s":
+            return replace(view, sort=(view.sort + 1) % len(SORTS)), None
+        case "/":
+            return replace(view, typing=True), None
+        case "esc":
+            return replace(view, filter="", chosen=None), None
+        case "up" | "down" | "k" | "j":
+            return replace(view, chosen=_next(view, shown, -1 if key in ("up", "k") else 1)), None
+        case "c" | "w" | "l" | "enter" if view.chosen is None:
+            return replace(view, note="choose a job with ↑ and ↓ first;"), None
+        case "c":
+            return replace(view, confirming=view.chosen), None
+        case "w" | "enter":
+            return view, Action("why", view.chosen or "")
+        case "l":
+            return view, Action("logs", view.chosen or "")
+    return view, None
+
+
+def _type(view: View, key: str) -> View:
+    if key == "enter":
+        return replace(view, typing=False)
+    if key == "esc":
+        return replace(view, typing=False, filter="")
+    if key == "backspace":
+        return replace(view, filter=view.filter[:-1])
+    return replace(view, filter=view.filter + key) if len(key) == 1 and key.isprintable() else view
+
+
+def _next(view: View, shown: Snapshot, step: int) -> str | None:
+    running, waiting = shown_jobs(shown, view)
+    ids = [job.id for job in (*running, *waiting)]
+    if not ids:
+        return None
+    if view.chosen not in ids:
+        return ids[0 if step > 0 else -1]
+    return ids[max(0, min(len(ids) - 1, ids.index(view.chosen) + step))]
