@@ -20,7 +20,7 @@ from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.idle import IdleSettings
 from cotenant.local.journal import Journal
-from cotenant.local.supervisor import Exit
+from cotenant.local.supervisor import Exit, Outcome
 from cotenant.local.tenants import PlacedJob
 from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.node.devices.vendors import Vendor
@@ -111,11 +111,11 @@ def with_engine(test: Callable[[Engine], None]) -> Callable[[Path], None]:
     return run
 
 
-def finish(engine: Engine, job: str, code: int = 0) -> None:
+def finish(engine: Engine, job: str, code: int = 0, outcome: Outcome = "exited") -> None:
     """Ends the run of a job."""
     record = engine.queries.find(job)
     started = record.started or 0.0
-    end = Exit(outcome="exited", code=code, signal=None, started=started, ended=started + 1, error=None, peak_mib=1)
+    end = Exit(outcome=outcome, code=code, signal=None, started=started, ended=started + 1, error=None, peak_mib=1)
     engine._on_run_change(record.id, record.attempts, Status("ended", exit=end))
 
 

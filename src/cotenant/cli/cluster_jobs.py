@@ -37,6 +37,7 @@ ONLY_MACHINE = (
     "warn",
     "after",
     "grid",
+    "retry_oom",
 )
 """options of `submit` that have no meaning in a cluster"""
 

@@ -68,6 +68,11 @@ Examples:
     metavar="JOB[:ok|any|failed],…",
     help="Start only after these jobs have ended: well (ok, the default), in any way, or not well. Repeatable.",
 )
+@click.option(
+    "--retry-oom",
+    is_flag=True,
+    help="Queue the job again with half as much memory again each time it runs out of it, up to a whole GPU.",
+)
 @click.option("--wait", is_flag=True, help="Wait until the job has ended, and exit with its exit code.")
 @click.option("--image", metavar="NAME", help="In a cluster: image in which the command runs.")
 @click.option(
@@ -93,6 +98,7 @@ def submit(
     after: tuple[str, ...],
     array: str | None,
     grid: tuple[str, ...],
+    retry_oom: bool,
     output: str,
     command: tuple[str, ...],
     on: str,
@@ -118,7 +124,9 @@ def submit(
     for name in cluster_jobs.ONLY_CLUSTER:
         options.pop(name, None)
     client = Client()
-    request = msgspec.structs.replace(request_of(command, **options), after=_listed(after), array=elements)
+    request = msgspec.structs.replace(
+        request_of(command, **options), after=_listed(after), array=elements, retry_oom=retry_oom
+    )
     job = client.post("/v1/jobs", JobView, encoded(request))
     if output == "table":
         click.echo(job.id)

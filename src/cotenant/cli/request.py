@@ -65,8 +65,9 @@ OPTIONS = (
     click.option("--gpus", type=click.IntRange(0, 1024), default=1, show_default=True, help="Number of GPUs."),
     click.option(
         "--memory",
-        metavar="4GiB|50%|2GiB:6GiB",
-        help="Memory on each GPU, or a request and a limit that may be used while other jobs leave it free. "
+        metavar="4GiB|50%|2GiB:6GiB|auto",
+        help="Memory on each GPU, or a request and a limit that may be used while other jobs leave it free; auto: the "
+        "peak of its profile and a margin. "
         "Default: all of it; no other job shares the GPUs.",
     ),
     click.option("--compute", metavar="30%|20%:60%", help="Compute share of each GPU, or a request and a limit."),

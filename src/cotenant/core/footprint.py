@@ -5,6 +5,7 @@
 peak = max(app containers + sidecars, each init container + the sidecars started before it), for each GPU.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +26,11 @@ def memory_of(request: Demand | Container, capacity: Size) -> MiB | Size:
     """MiB needed on a GPU with so much memory, or on each of many; a percentage is rounded down, so that two halves
     fit."""
     return request.memory if request.memory_percent is None else capacity * request.memory_percent // 100
+
+
+def with_margin(peak: float, margin_percent: int) -> MiB:
+    """The memory that is requested for a workload: its measured peak in MiB, and a margin for what was not measured."""
+    return MiB(max(1, math.ceil(peak * (100 + margin_percent) / 100)))
 
 
 def memory_on(request: Demand | Container, gpu: Gpu) -> MiB:

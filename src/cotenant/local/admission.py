@@ -15,6 +15,8 @@ from cotenant.core.suggestions.suggesting import ordered, suggestions
 from cotenant.core.units import MiB, Seconds, format_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.isolation import JobIsolation, check_wish, rung_of
+from cotenant.local.lifecycle import MoreMemory
+from cotenant.local.memory_choice import chosen, more
 from cotenant.local.profiles import ProfileStore
 from cotenant.wire.local import JobRequest, demand_of, job_of
 from cotenant.wire.profile import WorkloadId, workload_of
@@ -66,6 +68,19 @@ class Admission:
             )
         return job
 
+    def with_memory(self, request: JobRequest) -> JobRequest:
+        """The request with the memory that the profile of its workload says, if it leaves that to us."""
+        return chosen(request, self._profiles.measured_here(workload_of(request)), self._largest)
+
+    def more_memory(self, request: JobRequest) -> MoreMemory | None:
+        """What a job that ran out of memory gets in its next run; None: nothing more."""
+        return more(request, self._largest)
+
+    @property
+    def _largest(self) -> MiB:
+        """The memory of the largest GPU."""
+        return max((gpu.memory_capacity for gpu in self._gpus), default=MiB(0))
+
     def note(self, request: JobRequest) -> str | None:
         """A sentence if an admitted job gets another isolation than it wishes for."""
         return check_wish(self._isolation, request)
@@ -97,10 +112,7 @@ class Admission:
 
     def _refuse_impossible_limit(self, request: JobRequest) -> None:
         """InputError if no GPU has as much memory as the limit: it would promise what cannot be."""
-        limit, largest = (
-            demand_of(request).memory_limit,
-            max((gpu.memory_capacity for gpu in self._gpus), default=MiB(0)),
-        )
+        limit, largest = demand_of(request).memory_limit, self._largest
         if limit is not None and limit > largest:
             raise InputError(
                 f"--memory {request.memory}: the limit is above the largest GPU here ({format_memory(largest)})"

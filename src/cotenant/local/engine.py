@@ -261,7 +261,7 @@ class Engine:
         """Accepts a job of a user durably (None: of the daemon's own), or refuses it at once if it could never run
         here. `origin` describes the process that submits it."""
         owner, submitted = owner or own_account().owner, time.time()
-        request = self.queries.with_dependencies(request, owner.uid)
+        request = self._admission.with_memory(self.queries.with_dependencies(request, owner.uid))
         self._dependencies.refuse_hopeless(request)
         if request.array is not None:
             return self._submit_array(request, size_of(request.array), owner, submitted, origin)
@@ -641,7 +641,8 @@ class Engine:
         """Stores the end of a run; whether the job is queued again."""
         if status.exit is not None:
             record, end = self._as_victim(record, status.exit)
-            _, change = self._apply(record, Exited(end))
+            more = self._admission.more_memory(request_of(record)) if end.outcome == "out-of-memory" else None
+            _, change = self._apply(record, Exited(end, more))
         else:
             attempts.kill_leftovers(self.queries.folder(record))
             _, change = self._apply(record, Disappeared(rebooted=status.state == "interrupted"))
@@ -784,13 +785,13 @@ class Engine:
 
         def enqueue() -> None:
             if self._backoff.end(record.id):  # it may have been cancelled
-                self._enqueue_record(record)
+                self._enqueue_record(self._journal.job(record.id))
 
         if pause_s:
             self.events.record("backing off", record.id, self._backoff.waiting[record.id])
             asyncio.get_running_loop().call_later(pause_s, enqueue)
         else:
-            self._enqueue_record(record)
+            self._enqueue_record(self._journal.job(record.id))
 
     def _enqueue_record(self, record: JobRecord) -> None:
         """Without the fields that this version cannot read, a job might run with too few limits: it is set aside."""

@@ -124,6 +124,14 @@ class Columns(TypedDict, total=False):
     reason: str | None
     forgiven: int
     stop: Stop | None
+    request: bytes
+
+
+class MoreMemory(NamedTuple):
+    """What a job that ran out of memory requests in its next run, and why."""
+
+    memory: str
+    why: str
 
 
 # Events
@@ -155,6 +163,8 @@ class Exited:
     """A run ended and left an exit record."""
 
     exit: Exit
+    more: MoreMemory | None = None
+    """with what the job is queued again if it ran out of memory"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +216,7 @@ def _change(job: JobRecord, event: LifecycleEvent, now: float) -> Change | None:
         case StopRequested():
             return _stop_requested(job, event, now)
         case Exited():
-            return _exited(job, event.exit) if job.state in ACTIVE else None
+            return _exited(job, event) if job.state in ACTIVE else None
         case Disappeared():
             return _disappeared(event, now) if job.state in ACTIVE else None
         case RetryRequested():
@@ -240,20 +250,27 @@ def _stop_requested(job: JobRecord, event: StopRequested, now: float) -> Change 
     return None
 
 
-def _exited(job: JobRecord, end: Exit) -> Change:
-    """Back into the queue if it was evicted or reverted, or failed with retries left; else ended."""
+def _exited(job: JobRecord, event: Exited) -> Change:
+    """Back into the queue if it was evicted or reverted, ran out of memory and gets more, or failed with retries left;
+    else ended."""
+    end = event.exit
     if end.outcome == "cancelled" and job.stop in (Stop.EVICT, Stop.REVERT):
         kind = "evicted" if job.stop == Stop.EVICT else "reverted"
         why = f": {job.reason}" if job.stop == Stop.EVICT and job.reason else ""
         text = f"{kind} from GPU {gpus_text(gpus_of(job))}{why}"
         return Change(JobState.QUEUED, _requeued(text, job.forgiven + 1), kind, text)
+    if end.outcome == "out-of-memory" and event.more is not None:
+        text = f"attempt {job.attempts} ran out of memory; the job is queued again with {event.more.why}"
+        request = changed_request(job, memory=event.more.memory, memory_why=event.more.why)
+        columns = _requeued(text, job.forgiven + 1) | {"request": request}
+        return Change(JobState.QUEUED, columns, "retrying", text)
     if failed(end) and job.attempts - job.forgiven <= request_of(job).retries:
         number = end.code if end.code is not None else end.signal
         text = f"attempt {job.attempts} failed ({end.outcome} {number}); the job is queued again"
         return Change(JobState.QUEUED, _requeued(text, job.forgiven), "retrying", text)
     states: dict[str, JobState] = {"cancelled": JobState.CANCELLED, "interrupted": JobState.INTERRUPTED}
     state = states.get(end.outcome, JobState.FINISHED)
-    columns: Columns = {
+    columns = {
         "started": end.started,
         "ended": end.ended,
         "outcome": end.outcome,
@@ -315,6 +332,11 @@ def request_of(job: JobRecord) -> JobRequest:
         return _valid_request(job)
     except (msgspec.MsgspecError, CotenantError):
         return _readable_part(job)
+
+
+def changed_request(job: JobRecord, **fields: object) -> bytes:
+    """The request of a job with other values, as it is stored; an element keeps what belongs to its array."""
+    return msgspec.json.encode(msgspec.structs.replace(_decoded(job.request), **fields))
 
 
 def array_of(job: JobRecord) -> Array | None:

@@ -278,11 +278,12 @@ class Queries:
 
     def _notes(self, request: JobRequest) -> list[str | None]:
         """What its owner should know about its limits."""
+        memory = None if request.memory_why is None else f"memory: {request.memory_why}"
         isolation = self._resources.isolation
         granted = None if isolation is None else isolation.granted(request.isolation, request.gpus or 1)
         refused = granted.why if isinstance(granted, Refused) else None
         note = granted.note if isinstance(granted, Granted) and request.isolation is not None else None
-        return [self._resources.backend.vendor.row.unenforced(), refused, note]
+        return [memory, self._resources.backend.vendor.row.unenforced(), refused, note]
 
     def gpus(self) -> list[GpuView]:
         devices = self._devices

@@ -36,6 +36,8 @@ VERSION = 1
 MOST_BYTES = 1024 * 1024
 """of one request body"""
 
+AUTO = "auto"
+"""memory as the profile of the workload says"""
 BatchSize = Annotated[int, Meta(ge=1, le=1 << 24)]
 Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)")]
 Word = Annotated[str, Meta(min_length=1, max_length=32_768)]
@@ -59,7 +61,12 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     name: Name | None = None
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 1
     memory: str | None = None
-    """on each GPU: `4GiB`, or `50%` of the GPU's memory; `2GiB:6GiB` is a request and a limit; null: all of it"""
+    """on each GPU: `4GiB`, or `50%` of the GPU's memory; `2GiB:6GiB` is a request and a limit; `auto`: the peak of its
+    profile and a margin; null: all of it"""
+    memory_why: Annotated[str, Meta(max_length=1000)] | None = None
+    """how the daemon chose `memory`; what a client sends here is ignored"""
+    retry_oom: bool = False
+    """whether it is queued again with more memory after it ran out of it, as long as a GPU has more"""
     compute: str | None = None
     """on each GPU: `30%`, or `20%:60%` as a request and a limit; null: a whole GPU if `memory` is null too, else no
     compute share"""
@@ -465,7 +472,7 @@ class Amount(NamedTuple):
 
 def _memories(text: str | None) -> tuple[Amount, Amount | None]:
     """The request, and the limit if there is one above it."""
-    if text is None:
+    if text is None or text == AUTO:
         return Amount(percent=WHOLE_MEMORY), None
     requested, colon, most = text.partition(":")
     request = _memory(requested)

@@ -9,13 +9,13 @@ A pod may lie about its own speed. So workloads belong to namespaces, and what t
 move a prediction only within the interval that the reports of the tenants' own namespaces give.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from cotenant.core.footprint import with_margin
 from cotenant.core.interference import Speed
 from cotenant.core.sharing.orders import company, tenants_on
 from cotenant.core.sharing.speeds import Basis, Predicted, TenantSet, mean_speed
@@ -217,7 +217,7 @@ class Profiles:
 
     def _with_margin(self, peak: float, gpu_type: str) -> MeasuredMemory:
         """At most what the largest GPU of the type has on which the peak was measured: no GPU may have more."""
-        wanted = MiB(min(MOST_MEMORY, max(1, math.ceil(peak * (100 + self._margin) / 100))))
+        wanted = MiB(min(MOST_MEMORY, with_margin(peak, self._margin)))
         largest = self._largest.get(gpu_type, wanted)
         return MeasuredMemory(wanted) if wanted <= largest else MeasuredMemory(largest, all_of=gpu_type)
 
