@@ -50,7 +50,7 @@ def completed(place: Path, *words: str, state: Path | None = None) -> list[str]:
 
 @needs_bash
 def test_bash_completes_commands_options_and_their_values(place: Path) -> None:
-    assert completed(place, "c") == ["cancel", "conformance", "cordon", "completion"]
+    assert completed(place, "c") == ["cancel", "change", "conformance", "cordon", "completion"]
     assert {"--memory", "--name", "--batch-range"} <= set(completed(place, "submit", "--"))
     assert completed(place, "jobs", "-o", "j") == ["json"]
     assert completed(place, "completion", "") == ["bash", "zsh", "fish"]

@@ -37,6 +37,8 @@ SECTIONS = {
         "cancel": ("cancel", "Stops running jobs, or removes queued ones."),
         "hold": ("hold", "Keeps queued jobs from starting."),
         "release": ("hold", "Lets held jobs start again."),
+        "change": ("change", "Changes the priority, memory, time or name of a queued job."),
+        "rerun": ("change", "Submits a copy of a job as a new job."),
         "retry": ("jobs", "Runs a job again after it has ended."),
         "profile": ("profile", "Measures a command while it runs alone on a GPU."),
         "profiles": ("profile", "Lists, shows, exports, imports and removes profiles."),

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace as replaced
 
 from cotenant.core.fragmentation.mix import inventory_of
 from cotenant.core.fragmentation.online import Learner
@@ -57,6 +58,7 @@ from cotenant.local.lifecycle import (
     failed,
     request_of,
     step,
+    stored_request,
     unreadable,
 )
 from cotenant.local.logins import Origin
@@ -84,7 +86,17 @@ from cotenant.node.interference import InterferenceMonitor, Newcomer
 from cotenant.node.mps import Crash
 from cotenant.signals import Signal
 from cotenant.wire.arrays import size_of
-from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest, element_of
+from cotenant.wire.local import (
+    GpuView,
+    JobChange,
+    JobRequest,
+    JobView,
+    Pruned,
+    PruneRequest,
+    change_text,
+    changed_by,
+    element_of,
+)
 from cotenant.wire.text import counted
 
 PRUNE_EVERY_S = 3600.0
@@ -395,6 +407,30 @@ class Engine:
         self._enqueue(job, record)
         self._record(record.id, change)
         return self.queries.job(record.id)
+
+    def change(self, name: str, change: JobChange) -> JobView:
+        """Gives a queued job other values; it keeps its place among jobs of equal priority."""
+        record = self.queries.find(name)
+        if record.state is not JobState.QUEUED or record.id in self.queries.set_aside:
+            raise InputError(f"{record.id} is {record.state}; only a queued job can be changed")
+        if change.name is not None and record.item is not None:
+            raise InputError(f"--name: {record.id} is an element of an array, and is called like it")
+        request = self._admission.with_memory(changed_by(stored_request(record), change))
+        job = self._admission.admit(record.id, request, record.submitted)
+        job = replace(job, account=self.accounting.account(record.owner))
+        self.accounting.check_submission(job, self._tenants.cluster, 0)
+        record = self._journal.change_request(record.id, msgspec.json.encode(request))
+        if record.id in self._queue.jobs:  # one that waits outside the queue is read again when it comes in
+            self._leave_queue(record.id)
+            self._enqueue(job, record)
+        self.events.record("changed", record.id, f"changed: {change_text(change)}")
+        return self.queries.job(record.id)
+
+    def rerun(self, name: str, change: JobChange) -> JobView:
+        """Submits a copy of a job as a new job of the same owner; it waits for no others."""
+        record = self.queries.find(name)
+        request = changed_by(replaced(request_of(record), after=()), change)
+        return self.submit(request, record.owner, self._journal.origin(record.id))
 
     def cordon(self, name: str, cordoned: bool) -> GpuView:
         index = self._gpu(name)

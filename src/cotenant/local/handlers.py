@@ -19,6 +19,7 @@ from cotenant.wire.explanation import WhatIfRequest
 from cotenant.wire.local import (
     JOB_ID,
     DrainRequest,
+    JobChange,
     MigPlan,
     MigPlanRequest,
     PruneRequest,
@@ -73,6 +74,19 @@ async def release(engine: Engine, request: Request) -> Response:
 
 async def retry(engine: Engine, request: Request) -> Response:
     return json_response(engine.retry(request.path_params["job"]))
+
+
+async def change(engine: Engine, request: Request) -> Response:
+    wanted = decode(await bounded_body(request), JobChange, "a change of a job")
+    if wanted == JobChange():
+        raise InputError("change: give --priority, --memory, --time or --name")
+    return json_response(engine.change(request.path_params["job"], wanted))
+
+
+async def rerun(engine: Engine, request: Request) -> Response:
+    body = await bounded_body(request)
+    wanted = decode(body, JobChange, "a change of a job") if body else JobChange()
+    return json_response(engine.rerun(request.path_params["job"], wanted), 201)
 
 
 async def why(engine: Engine, request: Request) -> Response:

@@ -231,6 +231,18 @@ class Journal:
             self._store_origin(numbers[0], origin)
         return array_id(array.lastrowid or 0), list(map(_id_of, numbers))
 
+    def change_request(self, job: str, request: bytes) -> JobRecord:
+        """Stores another request of a queued job durably; WrongStateError if it does not wait."""
+        with self._writing(durable=True):
+            # An element is found by the name of its array, not by one of its own.
+            own = "CASE WHEN EXISTS (SELECT 1 FROM elements WHERE job = jobs.number) THEN NULL ELSE ? END"
+            update = f"UPDATE jobs SET request = ?, name = {own} WHERE number = ? AND state = 'queued'"
+            changed = self._database.execute(update, (request, _name_in(request), _number_of(job))).rowcount
+            found = self.job(job)
+            if changed:
+                return found
+        raise WrongStateError(f"{job} is {found.state}; only a queued job can be changed")
+
     def find_array(self, name: str, uid: int | None = None) -> ArrayRecord | None:
         """An array by its id, or the newest array of that name: of this user, else of any."""
         found = self.arrays("WHERE number = ?", (_array_number(name),))

@@ -18,7 +18,7 @@ import msgspec
 
 from cotenant.core.model import Gpus, Job, Placement
 from cotenant.core.units import MilliGpu
-from cotenant.errors import CotenantError
+from cotenant.errors import CotenantError, InputError
 from cotenant.local.owners import Owner
 from cotenant.local.supervisor import Exit
 from cotenant.wire.arrays import Array
@@ -261,7 +261,8 @@ def _exited(job: JobRecord, event: Exited) -> Change:
         return Change(JobState.QUEUED, _requeued(text, job.forgiven + 1), kind, text)
     if end.outcome == "out-of-memory" and event.more is not None:
         text = f"attempt {job.attempts} ran out of memory; the job is queued again with {event.more.why}"
-        request = changed_request(job, memory=event.more.memory, memory_why=event.more.why)
+        more = {"memory": event.more.memory, "memory_why": event.more.why}
+        request = msgspec.json.encode(msgspec.structs.replace(stored_request(job), **more))
         columns = _requeued(text, job.forgiven + 1) | {"request": request}
         return Change(JobState.QUEUED, columns, "retrying", text)
     if failed(end) and job.attempts - job.forgiven <= request_of(job).retries:
@@ -334,9 +335,12 @@ def request_of(job: JobRecord) -> JobRequest:
         return _readable_part(job)
 
 
-def changed_request(job: JobRecord, **fields: object) -> bytes:
-    """The request of a job with other values, as it is stored; an element keeps what belongs to its array."""
-    return msgspec.json.encode(msgspec.structs.replace(_decoded(job.request), **fields))
+def stored_request(job: JobRecord) -> JobRequest:
+    """The request of a job as it is stored: that of an element is not yet filled in. InputError if it is damaged."""
+    try:
+        return _decoded(job.request)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"the stored request of {job.id} cannot be read: {error}") from None
 
 
 def array_of(job: JobRecord) -> Array | None:

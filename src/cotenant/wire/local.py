@@ -101,6 +101,15 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """whether it may be stopped and queued again soon after its start if it slows its neighbours down too much"""
 
 
+class JobChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Other values for a queued job, or for a copy of a job; null: as it was."""
+
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
+    memory: str | None = None
+    time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    name: Name | None = None
+
+
 class GrantView(msgspec.Struct, frozen=True, kw_only=True):
     """What a job requests of a GPU, what it may use at most, and what it is granted at present."""
 
@@ -379,7 +388,24 @@ def decode_states(text: str) -> tuple[str, ...]:
 
 def decode_request(content: bytes) -> JobRequest:
     """A request from outside, checked beyond its types; InputError says what is expected instead."""
-    request = decode(content, JobRequest, "a job")
+    return checked_request(decode(content, JobRequest, "a job"))
+
+
+def change_text(change: JobChange) -> str:
+    """The new values, as options."""
+    values = {"--priority": change.priority, "--memory": change.memory, "--name": change.name}
+    texts = [f"{option} {value}" for option, value in values.items() if value is not None]
+    return " ".join([*texts, *([] if change.time_s is None else [f"--time {change.time_s:g}s"])])
+
+
+def changed_by(request: JobRequest, change: JobChange) -> JobRequest:
+    """The request with other values; InputError if they contradict it."""
+    values = {name: value for name in change.__struct_fields__ if (value := getattr(change, name)) is not None}
+    return checked_request(msgspec.structs.replace(request, **values))
+
+
+def checked_request(request: JobRequest) -> JobRequest:
+    """The request itself; InputError says what is wrong with it."""
     demand_of(request)
     if request.name is not None and any(form.fullmatch(request.name) for form in (JOB_ID, ARRAY_ID, ELEMENT_ID)):
         raise InputError(f"--name {request.name}: this is the form of a job ID; choose another name")

@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A queued job gets other values, durably and all of them or none; a copy of a job is a new job."""
+
+from pathlib import Path
+
+import pytest
+
+from cotenant.errors import InputError
+from cotenant.local.admission import RefusedError
+from cotenant.local.engine import Engine
+from cotenant.local.lifecycle import JobState
+from cotenant.wire.arrays import parse_array
+from cotenant.wire.local import JobChange, JobRequest, JobView
+from tests.local.engines import engine_on, finish, in_loop, with_engine
+
+
+def submit(engine: Engine, name: str, **more: object) -> str:
+    fields = {"memory": "100MiB", **more}
+    return engine.submit(JobRequest(command=("train", "{}"), cwd="/", name=name, **fields)).id  # type: ignore[arg-type]
+
+
+def request(job: JobView) -> JobRequest:
+    assert job.request is not None
+    return job.request
+
+
+@in_loop
+async def test_a_queued_job_gets_other_values_which_survive_a_restart(tmp_path: Path) -> None:
+    change = JobChange(priority=7, memory="200MiB", time_s=60.0, name="better")
+    with engine_on(tmp_path) as (engine, _):
+        first, second = submit(engine, "first"), submit(engine, "second")
+        engine.change(second, change)
+        assert engine.queries.queue_order() == [second, first]
+    with engine_on(tmp_path) as (engine, _):
+        engine.recover()
+        assert engine.queries.queue_order() == [second, first]
+        found = engine.queries.job("better")
+        assert found.id == second
+        assert (request(found).priority, request(found).memory, request(found).time_s) == (7, "200MiB", 60.0)
+        said = engine.queries.events_of(second)[-1].text
+        assert said == "changed: --priority 7 --memory 200MiB --name better --time 60s"
+
+
+@with_engine
+def test_what_cannot_be_changed_stays_as_it_was(engine: Engine) -> None:
+    job = submit(engine, "job")
+    with pytest.raises(RefusedError, match="never run here"):
+        engine.change(job, JobChange(memory="2GiB", priority=3))
+    with pytest.raises(InputError, match="form of a job ID"):
+        engine.change(job, JobChange(name="j-000009"))
+    assert (request(engine.queries.job(job)).memory, request(engine.queries.job(job)).priority) == ("100MiB", 0)
+    engine.schedule()
+    with pytest.raises(InputError, match=f"{job} is starting; only a queued job can be changed"):
+        engine.change(job, JobChange(priority=3))
+
+
+@with_engine
+def test_jobs_outside_the_queue_are_changed_too(engine: Engine) -> None:
+    first = submit(engine, "first")
+    held, after = submit(engine, "held"), submit(engine, "after", after=(first,))
+    submit(engine, "sweep", array=parse_array("0-1%1"))
+    engine.hold(held)
+    for job in (held, after, "a-000001_1"):
+        engine.change(job, JobChange(memory="300MiB"))
+        assert request(engine.queries.job(job)).memory == "300MiB"
+    assert engine.queries.queue_order() == [first, engine.queries.job("a-000001_0").id]
+    element = engine.queries.job("a-000001_1")
+    assert (request(element).command, element.index) == (("train", "1"), 1)
+    assert engine.queries.job("sweep").id == "a-000001"
+    with pytest.raises(InputError, match="is an element of an array"):
+        engine.change("a-000001_1", JobChange(name="other"))
+    engine.schedule()
+    finish(engine, first)
+    engine.schedule()
+    assert engine.queries.placed[after].placement.job.demand.memory == 300
+
+
+@with_engine
+def test_a_copy_is_a_new_job_with_the_same_request(engine: Engine) -> None:
+    first = submit(engine, "first", env={"KEY": "secret"}, priority=2)
+    job = submit(engine, "job", env={"KEY": "secret"}, after=(first,), retries=3)
+    copy = engine.rerun(job, JobChange(priority=9))
+    old, new = engine.queries.find(job), engine.queries.find(copy.id)
+    assert new.id != old.id
+    assert (request(copy).priority, request(copy).retries, request(copy).after) == (9, 3, ())
+    assert b"secret" in new.request
+    assert old.state is new.state is JobState.QUEUED
+
+
+@with_engine
+def test_a_copy_of_an_element_is_no_array(engine: Engine) -> None:
+    submit(engine, "sweep", array=parse_array("4-5"))
+    copy = engine.rerun("a-000001_5", JobChange())
+    assert (copy.array, request(copy).command) == (None, ("train", "5"))
