@@ -60,7 +60,8 @@ class Summary:
         self.results[report.nodeid].add(report)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if len({_folder(test) for test in self.results}) > 1:
+        some_skipped = any(one.why_skipped for one in self.results.values())
+        if some_skipped or len({_folder(test) for test in self.results}) > 1:
             terminalreporter.section("summary")
             for line in lines(self.results, self.deselected):
                 terminalreporter.write_line(line)
