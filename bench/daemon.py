@@ -20,11 +20,14 @@ import msgspec
 
 from bench.harness import Figure, at_most, benchmark
 from cotenant.cli.client import Client, NoDaemonError
+from cotenant.core.queueing.limits import Limits
 from cotenant.core.units import MiB
 from cotenant.local import attempts
+from cotenant.local.account_settings import AccountRules
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
+from cotenant.local.owners import Owner
 from cotenant.node.devices.finding import find_backend
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
@@ -34,8 +37,12 @@ QUEUED = 10_000
 SUBMITTED = 1_000
 KINDS = 50
 """number of different demands in the queue"""
+USERS = 50
 IDLE_S = 15.0
 REPEATS = 9
+FIRST = JobRequest(command=("sleep", "600"), cwd="/", gpus=2, memory="100%", priority=1000)
+"""holds both GPUs"""
+FIFO = Settings(policy="binpack", queue="fifo")
 ENVIRONMENT = {name: name.lower() * 4 for name in ("PATH", "HOME", "USER", "LANG", "VIRTUAL_ENV", "PYTHONPATH")}
 
 
@@ -57,6 +64,8 @@ def api_load() -> Iterator[Figure]:
     for kinds in (KINDS, QUEUED):
         with state_folder() as state:
             yield from passes(state, kinds)
+    with state_folder() as state:
+        yield from passes_of_users(state)
     with state_folder() as state, daemon(state) as pid:
         time.sleep(2)
         before = cpu_seconds(pid)
@@ -75,10 +84,9 @@ def job(number: int, kinds: int = KINDS) -> JobRequest:
 
 def fill(state: Path, count: int, kinds: int = KINDS) -> None:
     """Writes a journal with this number of queued jobs, behind a job that holds both GPUs."""
-    first = JobRequest(command=("sleep", "600"), cwd="/", gpus=2, memory="100%", priority=1000)
     with Journal.open(state / "journal.db") as journal:
         now = time.time()
-        requests = [first, *(job(number, kinds) for number in range(count))]
+        requests = [FIRST, *(job(number, kinds) for number in range(count))]
         journal.submit_many([(msgspec.json.encode(one), now) for one in requests])
 
 
@@ -118,14 +126,32 @@ def passes(state: Path, kinds: int) -> Iterator[Figure]:
         yield Figure(name=f"the same, {kinds:,} kinds", figure=1000 * changed, unit="ms", note=note)
 
 
-async def measured_passes(state: Path, journal: Journal) -> tuple[float, float, float]:
+def passes_of_users(state: Path) -> Iterator[Figure]:
+    """A pass in which fair shares and limits of many users count; no job fits."""
+    limits = Limits(gpus=64, memory=MiB(10**6), running=1000, gpu_hours=10**6)
+    settings = Settings(policy="binpack", queue="fair", accounts=AccountRules(default=limits))
+    with Journal.open(state / "journal.db") as journal:
+        now = time.time()
+        journal.submit(msgspec.json.encode(FIRST), now, Owner(10_000, 10_000, "first", "users"))
+        for user in range(USERS):
+            owner = Owner(10_001 + user, 10_000, f"user{user}", "users")
+            own = (job(number) for number in range(QUEUED // USERS))
+            journal.submit_many([(msgspec.json.encode(one), now) for one in own], owner)
+        _, again, changed = asyncio.run(measured_passes(state, journal, settings))
+    note = f"order fair, every user has limits, {KINDS} kinds of demand"
+    yield at_most(f"a pass over {QUEUED:,} of {USERS} users", 1000 * again, "ms", limit=50, note=note)
+    note = "a GPU was cordoned or uncordoned, with the write of that"
+    yield at_most("the same, a GPU changed", 1000 * changed, "ms", limit=50, note=note)
+
+
+async def measured_passes(state: Path, journal: Journal, settings: Settings = FIFO) -> tuple[float, float, float]:
     """Seconds to restore all jobs, of a pass without changes, and of a pass after a change."""
     backend, shares = find_backend(2, MiB(1024)), Shares(Means.SLOTS, None, "bench")
     paths = Paths(agent=state / "agent.sock")
     resources = Resources(
         state=state, journal=journal, backend=backend, paths=paths, shares=shares, launch=lambda folder: None
     )
-    engine = Engine(resources, Settings(policy="binpack", queue="fifo"))
+    engine = Engine(resources, settings)
     start = time.process_time()
     engine.recover()
     found = time.process_time() - start

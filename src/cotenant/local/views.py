@@ -16,7 +16,7 @@ from cotenant.core.placement.feasibility import eligible_gpus
 from cotenant.core.placement.ranking import Policy, Ranker, Ranking
 from cotenant.core.queueing.backfill import QueuePosition, Reservation, when, why_held_back
 from cotenant.core.queueing.fair import Standing
-from cotenant.core.queueing.limits import LimitCheck, kinds_of_gpus
+from cotenant.core.queueing.limits import LimitCheck, kinds_of_gpus, least_amounts
 from cotenant.core.units import Seconds
 from cotenant.local.journal import array_id
 from cotenant.local.lifecycle import JobRecord, JobState, array_of, gpus_of
@@ -221,7 +221,7 @@ class WaitReasons:
             ranking = self.ranking(job)
             why = next(iter(ranking.reasons.values()), None) or ranking.verdict.reason
             refusal = self._refusals[job.demand] = "" if why is None else str(why)
-        limited = None if self._limits is None else self._limits.refuse_waiting(job, self._gpus)
+        limited = None if self._limits is None else self._limits.refuse(job.account, least_amounts(job, self._gpus))
         if limited is not None:
             return str(limited)
         reserved = self._reserved(job, bool(refusal))

@@ -12,7 +12,16 @@ from cotenant.core.placement.deciding import Queue, decide
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.queueing.backfill import Ends
 from cotenant.core.queueing.fair import Account
-from cotenant.core.queueing.limits import NO_LIMITS, Amounts, LimitCheck, Limits, kinds_of_gpus, never, over_queue
+from cotenant.core.queueing.limits import (
+    NO_LIMITS,
+    Amounts,
+    LimitCheck,
+    Limits,
+    kinds_of_gpus,
+    least_amounts,
+    never,
+    over_queue,
+)
 from cotenant.core.queueing.week import PERIOD_S, PERIODS, Week
 from cotenant.core.units import MiB, Seconds
 from tests.core.builders import job, machine, share
@@ -72,7 +81,7 @@ def test_nothing_is_reserved_for_a_job_over_its_limit() -> None:
 def test_the_reason_has_the_numbers(limits: Limits, used: Amounts, hours: float, text: str) -> None:
     gpus = kinds_of_gpus(Cluster.of([machine("a", gpus=2)]))
     wanted = replace(job("j", share(1024, compute=1000)), account=ALICE)
-    reason = check({ALICE: limits}, {ALICE: used}, hours).refuse_waiting(wanted, gpus)
+    reason = check({ALICE: limits}, {ALICE: used}, hours).refuse(ALICE, least_amounts(wanted, gpus))
     assert str(reason) == text
 
 

@@ -14,7 +14,7 @@ from cotenant.core.placement.ranking import Draw, Policy, Ranker, Ranking, rate
 from cotenant.core.placement.scores import Score
 from cotenant.core.queueing.backfill import End, QueuePosition, Reservation, Reserver
 from cotenant.core.queueing.fair import Account, FairShares, Standing, gpus_taken, in_turn
-from cotenant.core.queueing.limits import LimitCheck, kinds_of_gpus
+from cotenant.core.queueing.limits import LeastAmounts, LimitCheck
 from cotenant.core.sharing.gates import PLACE, Verdict
 from cotenant.core.sharing.orders import promises, taken
 from cotenant.core.units import Seconds
@@ -87,8 +87,12 @@ class Queue:
     ) -> None:
         """`by_account`: whether accounts are told apart although shares are not fair, because they have limits."""
         self._policy, self._by_account = policy, by_account or policy.fair
-        self._kinds: dict[tuple[Kind, Account], list[tuple[QueuePosition, Job]]] = {}
-        self._places: dict[str, tuple[tuple[Kind, Account], QueuePosition]] = {}
+        self._kinds: dict[tuple[int, Account], list[tuple[QueuePosition, Job]]] = {}
+        """by the number of the kind, which is compared faster than the kind itself"""
+        self._numbers: dict[Kind, tuple[int, int]] = {}
+        """the number of each kind, and how many jobs of it wait"""
+        self._next_number = 0
+        self._places: dict[str, tuple[tuple[int, Account], QueuePosition]] = {}
         for job in jobs:
             self.add(job, now)
 
@@ -101,16 +105,24 @@ class Queue:
 
     def add(self, job: Job, now: Seconds) -> None:
         turn = position_of(self._policy, job, now)
-        group = (job.demand, job.alternatives, job.replicas), account_of(job) if self._by_account else NO_ACCOUNT
+        kind = job.demand, job.alternatives, job.replicas
+        number, count = self._numbers.get(kind, (self._next_number, 0))
+        self._next_number += not count
+        self._numbers[kind] = number, count + 1
+        group = number, account_of(job) if self._by_account else NO_ACCOUNT
         self._places[job.id] = group, turn
         insort(self._kinds.setdefault(group, []), (turn, job), key=_turn)
 
     def remove(self, job: Job) -> None:
         group, turn = self._places.pop(job.id)
         waiting = self._kinds[group]
-        del waiting[bisect_left(waiting, turn, key=_turn)]
+        _, stored = waiting.pop(bisect_left(waiting, turn, key=_turn))
         if not waiting:
             del self._kinds[group]
+        kind = stored.demand, stored.alternatives, stored.replicas  # `job` may have the demand that it was placed with
+        number, count = self._numbers.pop(kind)
+        if count > 1:
+            self._numbers[kind] = number, count - 1
 
     def in_turn(self, standing: Standing | None) -> Iterator[Job]:
         """All waiting jobs in the order in which they start if each fits."""
@@ -134,6 +146,10 @@ class Queue:
         """The position of a waiting job."""
         (_, account), turn = self._places[job]
         return with_pressure(turn, standing, account)
+
+    def kinds(self) -> list[int]:
+        """The number of the kind of each group, in the order of the numbers of groups in `heads`."""
+        return [kind for kind, _ in self._kinds]
 
     def heads(self, standing: Standing | None = None) -> list[Head]:
         """The first job of each group."""
@@ -197,7 +213,10 @@ def decide(
         reservation = replace(reservation, position=position)
     heads = waiting.heads(standing)
     heapify(heads)
-    gpus = () if limits is None else kinds_of_gpus(cluster)
+    kinds = waiting.kinds()
+    failed: set[tuple[int, bool, bool]] = set()
+    """kinds that did not fit, whether they were overdue, and whether they were allowed to use what is reserved"""
+    least = LeastAmounts(cluster)
     placements: list[Placement] = []
     kept: list[str] = []
     backfill = None if ends is None else _Backfill(Reserver(ends), ranker, now, crowding, reservation)
@@ -207,17 +226,25 @@ def decide(
         if standing is not None and (behind := with_pressure(position, standing, account_of(job))) != position:
             heapreplace(heads, (behind, number, index, kind))  # its account got GPUs since it was put here
             continue
-        if limits is not None and limits.refuse_waiting(job, gpus) is not None:
-            heappop(heads)  # the others of its group have the same account and demand
-            continue
         overdue = not kept and _is_overdue(policy, job, now)
+        if (kinds[number], overdue, True) in failed:
+            heappop(heads)
+            continue
         gate = None if overdue else crowding
         seen, allowed = (cluster, True) if backfill is None else backfill.view(job, position, cluster)
-        placed = place_gang(ranker, job, seen, draw, gate, kept)
+        known = (kinds[number], overdue, allowed) in failed
+        if not known and limits is not None and limits.refuse(job.account, least.of(kinds[number], job)) is not None:
+            heappop(heads)  # the others of its group have the same account and demand
+            if backfill is not None:
+                backfill.over_limit(job)
+            continue
+        placed = None if known else place_gang(ranker, job, seen, draw, gate, kept)
         following: int | None = None
         if placed is not None and limits is not None:
             if limits.refuse_placed(placed.placements, cluster) is not None:
                 heappop(heads)
+                if backfill is not None:
+                    backfill.over_limit(job)
                 continue
             limits.give(placed.placements, cluster)
         if placed is not None:
@@ -227,7 +254,9 @@ def decide(
             cluster = placed.cluster if backfill is None else backfill.placed(job, placed, cluster, allowed=allowed)
             following = index + 1 if index + 1 < len(kind) else None
         elif backfill is not None:
-            backfill.refused(job, position, cluster, gate)
+            if not known:
+                failed.add((kinds[number], overdue, allowed))
+                backfill.refused(job, position, cluster, gate)
             # No other job of this kind fits in this pass, unless it may use the reserved GPUs.
             following = None if allowed else backfill.next_allowed(kind, index)
         elif overdue:
@@ -306,6 +335,11 @@ class _Backfill:
             return None
         behind = range(index + 1, min(len(kind), index + 1 + DEPTH))
         return next((i for i in behind if reservation.allows(kind[i][1], self.now)), None)
+
+    def over_limit(self, job: Job) -> None:
+        """The account of a job has reached a limit: nothing stays reserved for the account."""
+        if self.last is not None and self.last.job.account == job.account:
+            self.last = None
 
     def _forget_last(self, job: Job) -> None:
         if self.last is not None and job.id == self.last.job.id:

@@ -109,6 +109,7 @@ class Standing:
         self.shares = shares
         """of each level of each account"""
         self._given: dict[Account, float] = {}
+        self._pressures: dict[Account, Pressure] = {}
 
     def copy(self) -> "Standing":
         """The same, without what was given in this pass."""
@@ -116,15 +117,19 @@ class Standing:
 
     def pressure(self, account: Account) -> Pressure:
         """What the queue order compares."""
-        return tuple(
-            self.shares[level].pressure + self._given.get(level, 0.0) / self.shares[level].weight
-            for level in levels(account)
-        )
+        found = self._pressures.get(account)
+        if found is None:
+            found = self._pressures[account] = tuple(
+                self.shares[level].pressure + self._given.get(level, 0.0) / self.shares[level].weight
+                for level in levels(account)
+            )
+        return found
 
     def give(self, account: Account, gpus: float) -> None:
         """The account gets so many GPUs in this pass."""
         for level in levels(account):
             self._given[level] = self._given.get(level, 0.0) + gpus
+        self._pressures.clear()
 
     def explain(self, account: Account) -> str:
         """What the queue order compares, in words and numbers."""

@@ -71,13 +71,9 @@ class LimitCheck:
     _given: dict[Account, Amounts] = field(default_factory=dict)
     _hours: dict[Account, float] = field(default_factory=dict)
 
-    def refuse_waiting(self, job: Job, gpus: Sequence[Gpu]) -> Reason | None:
-        """Why a job must wait wherever it would be placed."""
-        return self._refuse(job, least_amounts(job, gpus))
-
     def refuse_placed(self, placements: Sequence[Placement], cluster: Cluster) -> Reason | None:
         """Why a job must wait although it fits there."""
-        return self._refuse(placements[0].job, amounts_of(placements, cluster))
+        return self.refuse(placements[0].job.account, amounts_of(placements, cluster))
 
     def give(self, placements: Sequence[Placement], cluster: Cluster) -> None:
         """A job is placed in this pass."""
@@ -85,8 +81,9 @@ class LimitCheck:
         for level in levels(placements[0].job.account):
             self._given[level] = self._given.get(level, NOTHING).plus(amounts)
 
-    def _refuse(self, job: Job, asked: Amounts) -> Reason | None:
-        for level in levels(job.account):
+    def refuse(self, account: Account, asked: Amounts) -> Reason | None:
+        """Why a job of an account that needs at least this must wait, wherever it would be placed."""
+        for level in levels(account):
             limits = self.limits(level)
             if limits == NO_LIMITS:
                 continue
@@ -128,6 +125,21 @@ def over_queue(name: str, limits: Limits, queued: int, more: int = 1) -> str | N
     if limits.queued is None or queued + more <= limits.queued:
         return None
     return f"{name} has {queued} of at most {_count(limits.queued, 'queued job')}"
+
+
+class LeastAmounts:
+    """What jobs use at least on a cluster, computed once for each kind of job."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._gpus = kinds_of_gpus(cluster)
+        self._known: dict[int, Amounts] = {}
+
+    def of(self, kind: int, job: Job) -> Amounts:
+        """`kind` is a number that jobs with the same demands have in common."""
+        found = self._known.get(kind)
+        if found is None:
+            found = self._known[kind] = least_amounts(job, self._gpus)
+        return found
 
 
 def never(job: Job, limits: Mapping[Account, Limits], gpus: Sequence[Gpu]) -> str | None:
