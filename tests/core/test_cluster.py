@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.core.cluster import ROW, Cluster, Node
+from cotenant.core.cluster import ROW, Cluster, Node, Seen
 from cotenant.core.model import Demand, Gpus, Machine
 from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.policies import build_policy
@@ -63,6 +63,32 @@ def test_nodes_that_stay_keep_their_versions_when_others_join_or_leave() -> None
         assert len(versions) == 1
     assert shrunk.names == ("d", "e", "f")
     assert [one.job for one in shrunk.node("d").tenants] == ["one"]
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2), st.booleans()), max_size=40)
+
+
+@given(STEPS, st.sampled_from([0, 600]))
+def test_nodes_that_changed_are_found_whichever_cluster_was_seen_before(
+    steps: list[tuple[int, int, bool]], least: int
+) -> None:
+    """Each step changes a node of one of the clusters so far, or returns to it; not every cluster is looked at."""
+    clusters, seen, known = [Cluster.of(machine(name) for name in "abc")], Seen(3), [0, 0, 0]
+    for step, (pick, i, look) in enumerate(steps):
+        cluster = clusters[pick % len(clusters)]
+        if pick % 3:
+            cluster = cluster.place(placed(f"job-{step}", share(1, 250), "abc"[i], 0))
+            clusters.append(cluster)
+        now = [node.version for node in cluster]
+        assert cluster.versions.tolist() == now
+        if look:
+            stale = seen.stale(cluster, least)
+            enough = [node.widest >= least for node in cluster]
+            assert {i for i in range(3) if known[i] != now[i] and enough[i]} <= set(stale)
+            seen.saw(cluster, stale)
+            seen.caught_up(cluster)
+            known = [now[i] if i in stale else known[i] for i in range(3)]
+            assert least or known == now
 
 
 def test_clusters_longer_than_a_row_find_every_node() -> None:

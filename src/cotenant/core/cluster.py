@@ -7,10 +7,9 @@ tentative placement costs a few microseconds and dropping it costs nothing. Ever
 that no other value has, so what was computed for a version is true forever.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,9 @@ from cotenant.core.model import Claim, Demand, Gpus, Job, Machine, Placement, Sl
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
 Versions = NDArray[np.int64]
-Amounts = NDArray[np.int32]
 Groups = Mapping[str, tuple[tuple[str, int], ...]]
+GpuRoom = tuple[int, int, int, int, int]
+"""of one GPU: its room, its index, and its free compute, memory and share slots"""
 
 ROW = 128
 """nodes per row: replacing one copies two short tuples instead of one long one"""
@@ -29,12 +29,13 @@ ROW = 128
 _next_version = count(1).__next__
 
 
-class Node(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Node:
     """A machine, its tenants and what is free. Build with `Node.of`; the derived fields follow from the tenants.
 
     Free amounts may be negative if tenants hold more than the machine has, for instance after a GPU was replaced by a
-    smaller one. A named tuple, because one is built at every change of a cluster and frozen dataclasses are slow to
-    build.
+    smaller one. A node is a value, though not declared frozen: one is built at every change of a cluster, and frozen
+    dataclasses are slow to build. For the same reason, some fields are derived when they are first read.
     """
 
     machine: Machine
@@ -49,11 +50,15 @@ class Node(NamedTuple):
     """the scarcer of free compute and free memory, in thousandths of the GPU"""
     cpu: MilliCpu | None
     host_memory: MiB | None
-    distinct: Gpus
-    """the first of each set of GPUs with equal hardware and equal free amounts"""
-    sorted_room: tuple[int, ...]
     grouped: bool
     """whether checks or orders can depend on which GPUs the tenants use"""
+    version: int
+    """a number of this value; only nodes that a policy cannot tell apart may have the same"""
+    widest: int
+    """the most free milli-GPU on one GPU: a demand for more need not be tried"""
+    _distinct: Gpus | None = None
+    _sorted_room: tuple[int, ...] | None = None
+    _by_room: tuple[GpuRoom, ...] | None = None
 
     @classmethod
     def of(cls, machine: Machine, tenants: Iterable[Tenant] = ()) -> "Node":
@@ -104,9 +109,25 @@ class Node(NamedTuple):
         return self.with_tenant(Tenant("", demand, gpus))
 
     @property
-    def widest(self) -> int:
-        """The most free milli-GPU on one GPU."""
-        return max(self.compute, default=0)
+    def distinct(self) -> Gpus:
+        """The first of each set of GPUs with equal hardware and equal free amounts."""
+        if self._distinct is None:
+            self._distinct = _distinct(self)
+        return self._distinct
+
+    @property
+    def by_room(self) -> tuple[GpuRoom, ...]:
+        """The GPUs, those with the least room first, and of equals the lowest index."""
+        if self._by_room is None:
+            gpus = zip(self.room, range(len(self.room)), self.compute, self.memory, self.slots, strict=True)
+            self._by_room = tuple(sorted(gpus))
+        return self._by_room
+
+    @property
+    def sorted_room(self) -> tuple[int, ...]:
+        if self._sorted_room is None:
+            self._sorted_room = tuple(sorted(self.room))
+        return self._sorted_room
 
     def free(self, gpu: int) -> Claim:
         return Claim(MiB(self.memory[gpu]), MilliGpu(self.compute[gpu]), self.slots[gpu])
@@ -132,9 +153,9 @@ def _node(
         tuple(room),
         cpu,
         host_memory,
-        _distinct(machine, compute, memory, slots, grouped),
-        tuple(sorted(room)),
         grouped,
+        _next_version(),
+        max(compute, default=0),
     )
 
 
@@ -147,14 +168,32 @@ def room_of(machine: Machine, gpu: int, compute: int, memory: int, slots: int) -
     return max(0, min(by_compute, memory * 1000 // size)) if size else max(0, by_compute)
 
 
-def _distinct(machine: Machine, compute: list[int], memory: list[int], slots: list[int], grouped: bool) -> Gpus:
+def _distinct(node: Node) -> Gpus:
     """One GPU of each kind. With links or grouped tenants, every GPU is its own kind."""
-    if grouped or not machine.uniform:
-        return tuple(range(len(compute)))
-    states = list(zip(compute, memory, slots, strict=True))
+    if node.grouped or not node.machine.uniform:
+        return tuple(range(len(node.compute)))
+    states = list(zip(node.compute, node.memory, node.slots, strict=True))
     # A dictionary keeps the last value of equal keys: built backwards, that is the first GPU.
     first = dict(zip(reversed(states), range(len(states) - 1, -1, -1), strict=True))
     return tuple(sorted(first.values()))
+
+
+class Changes:
+    """The nodes that changed from one cluster to the next. Clusters that follow from each other have it in common.
+
+    A cluster knows how many of the changes it contains. Only the newest cluster adds one: a change to an older cluster
+    begins other changes, so that those of a cluster never become wrong.
+    """
+
+    __slots__ = ("known", "nodes", "widest")
+
+    def __init__(self, versions: Versions) -> None:
+        self.nodes: list[int] = []
+        """the index of the node, for each change"""
+        self.widest: list[int] = []
+        """the most free milli-GPU on one GPU of the node, before or after the change"""
+        self.known = 0, versions
+        """the versions of all nodes after so many changes"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,26 +203,25 @@ class Cluster:
     names: tuple[str, ...]
     index: Mapping[str, int]
     rows: tuple[tuple[Node, ...], ...]
-    versions: Versions
-    """one number per node; the same number means the same value"""
-    widest: Amounts
-    """the most free milli-GPU on one GPU of each node: a demand for more need not be tried there"""
     groups: Groups
     """for each affinity group, the nodes of its members: (node, number of members)"""
-    has_instances: bool = False
+    has_instances: bool
     """whether a machine has, or had, MIG instances"""
+    changes: Changes
+    made: int = 0
+    """how many of the changes this cluster contains"""
 
     @classmethod
     def of(cls, nodes: Iterable[Node | Machine]) -> "Cluster":
         """A cluster of these nodes; nodes that a policy cannot tell apart start with one version."""
-        values = sorted((Node.of(one) if isinstance(one, Machine) else one for one in nodes), key=lambda one: one.name)
+        return cls._of(_alike(nodes))
+
+    @classmethod
+    def _of(cls, nodes: Iterable[Node]) -> "Cluster":
+        values = sorted(nodes, key=lambda one: one.name)
         names = tuple(node.name for node in values)
         if len(set(names)) != len(names):
             raise ValueError("two nodes have the same name")
-        known: dict[object, int] = {}
-        versions = [
-            _next_version() if node.tenants else known.setdefault(node.machine.kind, _next_version()) for node in values
-        ]
         groups: Groups = {}
         for node in values:
             for tenant in node.tenants:
@@ -192,10 +230,9 @@ class Cluster:
             names,
             {name: i for i, name in enumerate(names)},
             tuple(tuple(values[i : i + ROW]) for i in range(0, len(values), ROW)),
-            np.array(versions, dtype=np.int64),
-            np.array([node.widest for node in values], dtype=np.int32),
             groups,
             any(node.machine.has_instances for node in values),
+            Changes(np.array([node.version for node in values], dtype=np.int64)),
         )
 
     def __len__(self) -> int:
@@ -216,56 +253,111 @@ class Cluster:
     def at(self, i: int) -> Node:
         return self.rows[i // ROW][i % ROW]
 
+    @property
+    def versions(self) -> Versions:
+        """The versions of all nodes, read-only. For a few nodes, read `Node.version`."""
+        at, versions = self.changes.known
+        if at != self.made:
+            first, last = sorted((at, self.made))
+            differing = list(set(self.changes.nodes[first:last]))
+            versions = versions.copy()
+            versions[differing] = [self.at(i).version for i in differing]
+            self.changes.known = self.made, versions
+        return versions
+
     def place(self, placement: Placement) -> "Cluster":
         """The cluster with that job on that slot."""
         return self.seat(placement.job, placement.slot, placement.replica)
 
     def seat(self, job: Job, slot: Slot, replica: int = 0) -> "Cluster":
-        tenant = Tenant(job.id, job.demand, slot.gpus, replica)
+        i = self.index[slot.node]
         groups = _regroup(self.groups, job.demand, slot.node, +1)
-        return self._replaced(self.index[slot.node], lambda node: node.with_tenant(tenant), groups)
+        return self._replaced(i, self.at(i).with_tenant(Tenant(job.id, job.demand, slot.gpus, replica)), groups)
 
     def finish(self, placement: Placement) -> "Cluster":
         """The cluster after that job left that slot."""
-        job, slot = placement.job, placement.slot
-        groups = _regroup(self.groups, job.demand, slot.node, -1)
-        return self._replaced(
-            self.index[slot.node], lambda node: node.without_tenant(job.id, placement.replica), groups
-        )
+        job, name = placement.job, placement.slot.node
+        i = self.index[name]
+        groups = _regroup(self.groups, job.demand, name, -1)
+        return self._replaced(i, self.at(i).without_tenant(job.id, placement.replica), groups)
 
     def replace(self, machine: Machine) -> "Cluster":
         """The cluster with that machine changed (health, a cordon, a new GPU); its tenants stay."""
-        return self._replaced(self.index[machine.name], lambda node: Node.of(machine, node.tenants), self.groups)
+        i = self.index[machine.name]
+        return self._replaced(i, Node.of(machine, self.at(i).tenants), self.groups)
 
     def with_node(self, node: Node) -> "Cluster":
         """The cluster with another value of that node; the members of affinity groups must be the same."""
-        return self._replaced(self.index[node.name], lambda _: node, self.groups)
+        return self._replaced(self.index[node.name], node, self.groups)
 
     def join(self, *new: Node | Machine) -> "Cluster":
         """The cluster with more nodes; the others keep their versions."""
-        return self._with_nodes([*self, *(Node.of(one) if isinstance(one, Machine) else one for one in new)])
+        return Cluster._of([*self, *_alike(new)])
 
     def leave(self, *names: str) -> "Cluster":
         """The cluster without these nodes and their tenants."""
-        return self._with_nodes([node for node in self if node.name not in names])
+        return Cluster._of([node for node in self if node.name not in names])
 
-    def _replaced(self, i: int, change: Callable[[Node], Node], groups: Groups) -> "Cluster":
+    def _replaced(self, i: int, node: Node, groups: Groups) -> "Cluster":
         r, c = divmod(i, ROW)
         row = self.rows[r]
-        node = change(row[c])
-        versions, widest = self.versions.copy(), self.widest.copy()
-        versions[i], widest[i] = _next_version(), node.widest
         rows = (*self.rows[:r], (*row[:c], node, *row[c + 1 :]), *self.rows[r + 1 :])
+        changes, made = self.changes, self.made
+        if made != len(changes.nodes) or made > len(self.names) + ROW:  # another cluster came after this one; or many
+            changes, made = Changes(self.versions), 0
+        changes.nodes.append(i)
+        changes.widest.append(max(row[c].widest, node.widest))
         has_instances = self.has_instances or node.machine.has_instances
-        return Cluster(self.names, self.index, rows, versions, widest, groups, has_instances)
+        return Cluster(self.names, self.index, rows, groups, has_instances, changes, made + 1)
 
-    def _with_nodes(self, nodes: list[Node]) -> "Cluster":
-        cluster = Cluster.of(nodes)
-        kept = [(i, self.index[name]) for i, name in enumerate(cluster.names) if name in self.index]
-        for i, old in kept:
-            if cluster.at(i) is self.at(old):
-                cluster.versions[i] = self.versions[old]
-        return cluster
+
+def _alike(nodes: Iterable[Node | Machine]) -> Iterator[Node]:
+    """These as nodes; those that a policy cannot tell apart have one version."""
+    known: dict[object, int] = {}
+    for one in nodes:
+        node = Node.of(one) if isinstance(one, Machine) else one
+        if not node.tenants:
+            node = replace(node, version=known.setdefault(node.machine.kind, node.version))
+        yield node
+
+
+class Seen:
+    """For each node of a cluster the version for which something was computed; finds the nodes that changed since."""
+
+    def __init__(self, nodes: int) -> None:
+        self.versions: Versions = np.zeros(nodes, dtype=np.int64)
+        self._changes: Changes | None = None
+        self._made = 0
+
+    def stale(self, cluster: Cluster, least: int = 0) -> list[int]:
+        """The nodes whose version differs, but for those without so many milli-GPU free on one GPU before and now."""
+        changes, first, last = cluster.changes, self._made, cluster.made
+        same = changes is self._changes and first <= last
+        self._changes = None  # until the caller has caught up
+        if not same:
+            differing: list[int] = (self.versions != cluster.versions).nonzero()[0].tolist()
+            return differing
+        nodes = changes.nodes[first:last]
+        if least > 0:
+            nodes = [i for i, widest in zip(nodes, changes.widest[first:last], strict=True) if widest >= least]
+        return list(dict.fromkeys(nodes))
+
+    def saw(self, cluster: Cluster, nodes: list[int]) -> None:
+        """What belongs to these nodes was computed for this cluster."""
+        self.versions[nodes] = [cluster.at(i).version for i in nodes]
+
+    def caught_up(self, cluster: Cluster) -> None:
+        """All stale nodes of this cluster were seen."""
+        self._changes, self._made = cluster.changes, cluster.made
+
+    def forget(self) -> None:
+        self.versions[:] = 0
+        self._changes = None
+
+    def align(self, came_from: NDArray[np.int64]) -> None:
+        """Nodes joined or left: `came_from` has the old index of each, -1 for a new one."""
+        self.versions = np.append(self.versions, 0)[came_from]
+        self._changes = None
 
 
 def _regroup(groups: Groups, demand: Demand, node: str, change: int) -> Groups:

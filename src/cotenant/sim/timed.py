@@ -35,6 +35,7 @@ from cotenant.core.sharing.speeds import UNDISTURBED, Belief, Predicted
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
+from cotenant.sim.collector import rare_collections
 from cotenant.sim.contention import Contention, Jobs, Tuning, World
 from cotenant.sim.fill import ONLINE, Watch
 from cotenant.sim.results import RunResult
@@ -125,6 +126,11 @@ class TimedRun:
 
     def run(self, arrivals: Iterator[Arrival], until: float = math.inf) -> "TimedRun":
         """Simulates until all jobs have ended, or until the first event after that time."""
+        with rare_collections():
+            self._run(arrivals, until)
+        return self
+
+    def _run(self, arrivals: Iterator[Arrival], until: float) -> None:
         upcoming = next(arrivals, None)
         self._start = float(upcoming.job.submitted) if upcoming is not None else 0.0
         self._metrics.begin(self._start)
@@ -169,7 +175,6 @@ class TimedRun:
             if self._timing.queue in PREEMPTIVE:
                 self._next_round = self._next_round_after(now) if len(self._queue) and self._running else math.inf
             self._metrics.set_queued(len(self._queue))
-        return self
 
     @property
     def now(self) -> float:
@@ -208,13 +213,13 @@ class TimedRun:
             earliest = max(now, self._last_start + self._timing.rest) - self._start
             self._next_start = self._start + math.ceil(earliest / self._timing.tick) * self._timing.tick
 
-    def _place(self, waiting: Iterable[Job], now: float) -> None:
+    def _place(self, waiting: Queue | list[Job], now: float) -> None:
         if not len(self._queue):  # as after the end of most jobs
             self._reservation = None
             return
         decision = decide(
             self._ranker.policy,
-            waiting,
+            self._queue if len(waiting) == len(self._queue) else waiting,
             self._cluster,
             Seconds(now),
             ranker=self._ranker,

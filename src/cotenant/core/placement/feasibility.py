@@ -21,6 +21,7 @@ _BY_KIND = Reads.TYPE | Reads.HARDWARE
 _REFUSED: frozenset[int] = frozenset({-1})
 """Instead of a set of GPUs: a check refuses the machine. A demand that needs no GPU fits a machine that keeps none."""
 Fitting = Callable[[Node, Sequence[int]], list[int] | None]
+Allowed = Callable[[Node], frozenset[int] | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +39,10 @@ class Feasibility:
     """of all checks together"""
     fitting: Fitting
     """Those of some GPUs of a node that `eligible` would keep, None if it would refuse; faster, without a reason."""
+    allowed: Allowed
+    """The GPUs that checks of the hardware keep on machines of the kind of this one; None: all of them."""
+    by_amounts: bool
+    """nothing is checked but the floors and the kind of machine"""
     by_name: bool
     """nodes of one kind may differ in their answer: it depends on a name or a UUID"""
     interchangeable: bool
@@ -63,24 +68,21 @@ class Feasibility:
         return eligible
 
 
-def _fitting(demand: Demand, floors: Floors, of_machines: tuple[Narrow, ...], others: tuple[Narrow, ...]) -> Fitting:
+def _fitting(demand: Demand, floors: Floors, allowed_on: Allowed, others: tuple[Narrow, ...]) -> Fitting:
     """All checks in one pass: by kind of machine, by amounts, and the others."""
     cpu, host_memory, least_compute, least_memory, least_slots = floors
     needed = demand.gpus
-    known: dict[object, frozenset[int] | None] = {}
 
     def fitting(node: Node, gpus: Sequence[int]) -> list[int] | None:
-        machine, _, compute, memory, slots, _, free_cpu, free_memory, _, _, _ = node
+        free_cpu, free_memory = node.cpu, node.host_memory
         if (free_cpu is not None and free_cpu < cpu) or (free_memory is not None and free_memory < host_memory):
             return None
-        try:
-            allowed = known[machine.kind]
-        except KeyError:
-            allowed = known[machine.kind] = _allowed(demand, node, of_machines)
+        allowed = allowed_on(node)
         if allowed is not None:
             if allowed is _REFUSED:
                 return None
             gpus = [i for i in gpus if i in allowed]
+        compute, memory, slots = node.compute, node.memory, node.slots
         left = [
             i for i in gpus if compute[i] >= least_compute and memory[i] >= least_memory and slots[i] >= least_slots
         ]
@@ -96,8 +98,22 @@ def _fitting(demand: Demand, floors: Floors, of_machines: tuple[Narrow, ...], ot
     return fitting
 
 
-def _allowed(demand: Demand, node: Node, checks: tuple[Narrow, ...]) -> frozenset[int] | None:
-    """The GPUs that checks of the hardware keep on every machine of a kind; None: all. `_REFUSED`: one refuses it."""
+def _allowed(demand: Demand, checks: tuple[Narrow, ...]) -> Allowed:
+    """These checks of the hardware, each made once for each kind of machine."""
+    known: dict[object, frozenset[int] | None] = {}
+
+    def allowed(node: Node) -> frozenset[int] | None:
+        kind = node.machine.kind
+        try:
+            return known[kind]
+        except KeyError:
+            found = known[kind] = _kept_by(demand, node, checks)
+            return found
+
+    return allowed
+
+
+def _kept_by(demand: Demand, node: Node, checks: tuple[Narrow, ...]) -> frozenset[int] | None:
     left = everything = list(range(len(node.compute)))
     for narrow in checks:
         kept = narrow(demand, node, left)
@@ -146,11 +162,14 @@ def feasibility(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Feasibili
         else:
             floors.append(own)
     highest = Floors(*map(max, *floors)) if len(floors) > 1 else floors[0]
+    allowed = _allowed(demand, tuple(of_machines))
     return Feasibility(
         demand,
         applied.checks,
         highest,
-        _fitting(demand, highest, tuple(of_machines), tuple(others)),
+        _fitting(demand, highest, allowed, tuple(others)),
+        allowed,
+        by_amounts=not others,
         by_name=applied.by_name,
         interchangeable=applied.interchangeable,
         in_arrays=in_arrays,

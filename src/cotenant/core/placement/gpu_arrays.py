@@ -9,18 +9,20 @@ large cluster has thousands of GPUs and few such sets.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.core.cluster import Cluster, Node, Versions
+from cotenant.core.cluster import Cluster, Node, Seen
 from cotenant.core.model import Demand, Machine
+from cotenant.core.placement.by_room import Orders, room_weights
 from cotenant.core.placement.check import Amounts, Check, Mask
 from cotenant.core.placement.feasibility import Feasibility
-from cotenant.core.placement.scores import Order, binpack, node_binpack, node_spread, spread
-from cotenant.core.placement.shapes import REFUSED, Labels, moved
+from cotenant.core.placement.scores import binpack
+from cotenant.core.placement.shapes import REFUSED, SPAN, Labels
 from cotenant.core.sharing.orders import tenants_on
 
 NO_GPU = -1
@@ -32,33 +34,6 @@ _CHANGING = 5
 """the rows before this one change with the tenants, the others only with the machine"""
 _CPU, _HOST_MEMORY, _TOTAL_ROOM = range(3)
 _UNCOUNTED = np.iinfo(np.int64).max
-
-_SPAN = 1 << 24
-"""more than rooms add up to, so that two of them are compared as one number, which a float holds exactly"""
-_BY_ROOM: Mapping[Order, Callable[[Amounts, Amounts], Amounts]] = {
-    binpack: lambda chosen, total: -chosen,
-    spread: lambda chosen, total: chosen,
-    node_binpack: lambda chosen, total: -total,
-    node_spread: lambda chosen, total: total,
-}
-"""orders that need only the room on the chosen GPUs and on the whole node"""
-
-
-class Orders(Protocol):
-    """The part of a policy that matters here."""
-
-    @property
-    def nodes(self) -> tuple[Order, ...]: ...
-    @property
-    def gpus(self) -> tuple[Order, ...]: ...
-    @property
-    def random(self) -> bool: ...
-
-
-def compares_rooms(policy: Orders) -> bool:
-    """Whether `GpuArrays.labels` can compare nodes as this policy does."""
-    by_room = policy.gpus in ((binpack,), (spread,)) and len(policy.nodes) == 2 and set(policy.nodes) <= _BY_ROOM.keys()
-    return by_room and not policy.random
 
 
 class Columns:
@@ -151,7 +126,7 @@ class _Known(NamedTuple):
     """The labels of a demand, and the version of each node that they are of."""
 
     labels: Labels
-    seen: Versions
+    seen: Seen
 
 
 class GpuArrays:
@@ -166,7 +141,7 @@ class GpuArrays:
         self._remember = remember
         self._known: OrderedDict[Demand, _Known] = OrderedDict()
         self._names: tuple[str, ...] = ()
-        self._seen: Versions = np.zeros(0, dtype=np.int64)
+        self._seen = Seen(0)
         self._gpus: Amounts = np.zeros((11, 0, 0), dtype=np.int64)
         """by row (_COMPUTE and so on), GPU index and node"""
         self._hosts: Amounts = np.zeros((3, 0), dtype=np.int64)
@@ -195,17 +170,17 @@ class GpuArrays:
         demand = feasible.demand
         known = self._known.get(demand)
         if known is None:
-            known = self._known[demand] = _Known(np.full(len(cluster), REFUSED), np.zeros(len(cluster), dtype=np.int64))
+            known = self._known[demand] = _Known(np.full(len(cluster), REFUSED), Seen(len(cluster)))
             if len(self._known) > self._remember:
                 self._known.popitem(last=False)
         self._known.move_to_end(demand)
-        stale = (known.seen != self._seen).nonzero()[0]
+        stale = known.seen.stale(cluster)
         if 2 * len(stale) > len(cluster):  # all of them are found quicker than picked out
             known.labels[:] = _labels(policy, feasible, self._columns(None))
-            known.seen[:] = self._seen
-        elif len(stale):
-            known.labels[stale] = _labels(policy, feasible, self._columns(stale))
-            known.seen[stale] = self._seen[stale]
+        elif stale:
+            known.labels[stale] = _labels(policy, feasible, self._columns(np.array(stale)))
+        known.seen.saw(cluster, stale)
+        known.seen.caught_up(cluster)
         return known.labels
 
     def refusers(self, feasible: Feasibility, cluster: Cluster) -> list[str]:
@@ -235,11 +210,14 @@ class GpuArrays:
         """Copies what is new in a cluster, of at most so many nodes; whether there may be more."""
         if self._names is not cluster.names:
             self._align(cluster)
-        stale = (self._seen != cluster.versions).nonzero()[0][:most]
-        if len(stale) == 0:
+        every = self._seen.stale(cluster)
+        stale = every[:most]
+        self._seen.saw(cluster, stale)
+        if len(stale) == len(every):
+            self._seen.caught_up(cluster)
+        if not stale:
             return False
-        self._seen[stale] = cluster.versions[stale]
-        nodes = [cluster.at(i) for i in stale.tolist()]
+        nodes = [cluster.at(i) for i in stale]
         more = max(len(node.compute) for node in nodes) - self._gpus.shape[1]
         if more > 0:
             self._gpus = np.pad(self._gpus, ((0, 0), (0, more), (0, 0)))
@@ -251,7 +229,7 @@ class GpuArrays:
         hosts = [(_or_uncounted(node.cpu), _or_uncounted(node.host_memory), sum(node.room)) for node in nodes]
         self._hosts[:, stale] = np.array(hosts, dtype=np.int64).T
         machines = self._machines
-        at = [i for i, node in zip(stale.tolist(), nodes, strict=True) if machines[i] is not node.machine]
+        at = [i for i, node in zip(stale, nodes, strict=True) if machines[i] is not node.machine]
         if at:
             new = [cluster.at(i).machine for i in at]
             fixed = [[_wide(row, width) for row in self._fixed(machine)] for machine in new]
@@ -265,7 +243,7 @@ class GpuArrays:
         """Nodes joined or left: keep what is known of those that stayed."""
         old = {name: i for i, name in enumerate(self._names)}
         came_from = np.array([old.get(name, -1) for name in cluster.names], dtype=np.int64)
-        self._seen = moved(self._seen, came_from, 0)
+        self._seen.align(came_from)
         one_more = np.pad(self._gpus, ((0, 0), (0, 0), (0, 1)))
         self._gpus, self._hosts = one_more[:, :, came_from], np.pad(self._hosts, ((0, 0), (0, 1)))[:, came_from]
         self._machines = [self._machines[i] if i >= 0 else None for i in came_from.tolist()]
@@ -301,7 +279,7 @@ class GpuArrays:
             number = self._numbers.get(tenants)
             if number is None:
                 number = self._numbers[tenants] = len(self.examples)
-                self.examples.append((node._replace(tenants=tuple(tenants_on(node, i))), i))
+                self.examples.append((replace(node, tenants=tuple(tenants_on(node, i))), i))
             numbers.append(number)
         return numbers
 
@@ -325,18 +303,18 @@ def _labels(policy: Orders, feasible: Feasibility, columns: Columns) -> Labels:
     fits = kept(feasible, columns)
     tight = policy.gpus[0] is binpack
     room = columns.room
-    rooms = np.where(fits, room, _SPAN) if tight else np.where(fits, -room, _SPAN)
+    rooms = np.where(fits, room, SPAN) if tight else np.where(fits, -room, SPAN)
     if demand.gpus > len(rooms):
         return np.full(rooms.shape[1], REFUSED)
     if demand.gpus == 1:
         chosen = rooms.min(axis=0)
-        enough = chosen < _SPAN
+        enough = chosen < SPAN
     else:
         chosen = np.partition(rooms, demand.gpus - 1, axis=0)[: demand.gpus].sum(axis=0)
         enough = fits.sum(axis=0) >= demand.gpus
     chosen = chosen if tight else -chosen
-    first, second = (_BY_ROOM[order](chosen, columns.total_room) for order in policy.nodes)
-    found: Labels = np.where(enough, (first * _SPAN + second).astype(np.float64), REFUSED)
+    of_gpus, of_node = room_weights(policy)
+    found: Labels = np.where(enough, (of_gpus * chosen + of_node * columns.total_room).astype(np.float64), REFUSED)
     return found
 
 

@@ -21,12 +21,23 @@ from numpy.typing import NDArray
 from cotenant.core.cluster import ROW, Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
+from cotenant.core.placement.by_room import compares_rooms, room_rater
 from cotenant.core.placement.check import Check, Reads, plain_text
 from cotenant.core.placement.checks import CHECKS
 from cotenant.core.placement.feasibility import Feasibility, feasibility
-from cotenant.core.placement.gpu_arrays import NO_GPU, Columns, GpuArrays, compares_rooms, kept
+from cotenant.core.placement.gpu_arrays import NO_GPU, Columns, GpuArrays, kept
 from cotenant.core.placement.scores import Order, Score, node_spread, spread
-from cotenant.core.placement.shapes import BY_GPUS, BY_TENANTS, REFUSED, SURE, Labels, Shape, best_first
+from cotenant.core.placement.shapes import (
+    BY_GPUS,
+    BY_TENANTS,
+    REFUSED,
+    SURE,
+    Labels,
+    Ladder,
+    RoomScale,
+    Shape,
+    best_first,
+)
 from cotenant.core.placement.slots import refusal_of, slots_of
 from cotenant.core.sharing.gates import PLACE, Gate, Verdict
 from cotenant.core.units import Seconds
@@ -192,10 +203,12 @@ class Ranker:
                     return
                 self._rate_level(demand, cluster, shape, level[:STEP])
             else:
-                stale = self._inexact(shape, cluster)[:STEP]
-                if len(stale) == 0:
+                stale = self._inexact(shape, cluster)
+                if not stale:
                     return
-                self._rate_all(demand, cluster, shape, stale)
+                self._rate_all(demand, cluster, shape, stale[:STEP])
+                if len(stale) <= STEP:
+                    shape.seen.caught_up(cluster)
             if shape.ladder.renumbered:
                 shape.forget()
             yield None
@@ -325,20 +338,17 @@ class Ranker:
         """Labels of the exact score of every node."""
         shape = self._shape(demand, cluster)
         stale = self._inexact(shape, cluster)
-        if len(stale):
-            self._rate_all(demand, cluster, shape, stale)
+        self._rate_all(demand, cluster, shape, stale)
+        shape.seen.caught_up(cluster)
         if shape.worn_out:
             shape.forget()
             return self._labels(demand, cluster)
         return shape.labels
 
-    def _inexact(self, shape: Shape, cluster: Cluster) -> NDArray[np.intp]:
+    def _inexact(self, shape: Shape, cluster: Cluster) -> list[int]:
         """The nodes whose label is not that of their exact score."""
-        stale = shape.seen != cluster.versions
-        if self._by_gpu:
-            stale |= shape.doubt > SURE
-        found: NDArray[np.intp] = stale.nonzero()[0]
-        return found
+        stale = shape.seen.stale(cluster, shape.feasible.floors.compute)
+        return list({*stale, *(shape.doubt > SURE).nonzero()[0].tolist()}) if self._by_gpu else stale
 
     # Ceilings and settling. Invariant: the label of a node is at least the label of its exact score, and equal to it if
     # `doubt` is SURE; a node whose label is REFUSED does not fit. So if the node with the largest label is sure, no
@@ -350,18 +360,19 @@ class Ranker:
     def _ceilings(self, demand: Demand, cluster: Cluster) -> Labels:
         """Labels of the exact score of every node, or of an upper bound of it."""
         shape = self._shape(demand, cluster)
-        stale = (shape.seen != cluster.versions).nonzero()[0]
-        if 0 < len(stale) <= self._few:
+        stale = shape.seen.stale(cluster, shape.feasible.floors.compute)
+        if len(stale) <= self._few:
             self._rate_all(demand, cluster, shape, stale)
-        elif len(stale):
-            heights = self._heights(demand, cluster, shape, stale)
+        else:
+            heights = self._heights(demand, cluster, shape, np.array(stale))
             missing = max(0, demand.gpus - len(heights))
             heights = np.pad(heights, ((0, missing), (0, 0)), constant_values=REFUSED)
             # A slot scores no more than its worst GPU. If n GPUs are needed, that is at most the n-th best of the node.
             labels = np.partition(heights, -demand.gpus, axis=0)[-demand.gpus] if demand.gpus > 1 else heights.max(0)
             doubt = BY_TENANTS if demand.gpus == 1 and len(self.policy.nodes) > self._by_gpu else BY_GPUS
-            shape.labels[stale], shape.seen[stale] = labels, cluster.versions[stale]
-            shape.doubt[stale] = np.where(labels > REFUSED, doubt, SURE)
+            shape.labels[stale], shape.doubt[stale] = labels, np.where(labels > REFUSED, doubt, SURE)
+            shape.seen.saw(cluster, stale)
+        shape.seen.caught_up(cluster)
         if shape.worn_out:
             shape.forget()
             return self._ceilings(demand, cluster)
@@ -388,8 +399,10 @@ class Ranker:
         return level if doubt == BY_TENANTS else level[cluster.versions[level] == cluster.versions[i]]
 
     def _rate_level(self, demand: Demand, cluster: Cluster, shape: Shape, level: NDArray[np.intp]) -> None:
-        rate_them = self._rate_gpus if shape.doubt[level[0]] == BY_TENANTS else self._rate_all
-        rate_them(demand, cluster, shape, level)
+        if shape.doubt[level[0]] == BY_TENANTS:
+            self._rate_gpus(demand, cluster, shape, level)
+        else:
+            self._rate_all(demand, cluster, shape, level.tolist())
 
     def _heights(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> Labels:
         """Labels of an upper bound of the score of a slot with each GPU, from the GPU's type and tenants."""
@@ -437,7 +450,7 @@ class Ranker:
             self._shapes.clear()
         shape = self._shapes.pop(demand, None)
         if shape is None:
-            shape = Shape(cluster, self._feasible(demand))
+            shape = self._new_shape(demand, cluster)
         elif shape.names is not cluster.names:
             shape.align(cluster)
         self._shapes[demand] = shape  # most recent last
@@ -445,27 +458,46 @@ class Ranker:
             del self._shapes[next(iter(self._shapes))]
         return shape
 
-    def _rate_all(self, demand: Demand, cluster: Cluster, shape: Shape, stale: NDArray[np.intp]) -> None:
+    def _rate_all(self, demand: Demand, cluster: Cluster, shape: Shape, nodes: list[int]) -> None:
         """Labels of these nodes' scores; nodes of one version are rated once, unless a check reads names."""
-        policy, rows, slots, label_of = self.policy, cluster.rows, shape.slots, shape.ladder.label
-        feasible = shape.feasible
-        # Most nodes that refuse do so for want of compute, which is known without looking at them.
+        if not nodes:
+            return
+        rows, slots, feasible = cluster.rows, shape.slots, shape.feasible
+        # Most nodes that refuse do so for want of compute, which is known without looking at their GPUs.
         by_name, least = feasible.by_name, feasible.floors.compute
+        rate_node = shape.rate_node
         known: dict[int, tuple[float, Gpus]] = {}
-        labels = []
-        versions = cluster.versions[stale]
-        for i, version, widest in zip(stale.tolist(), versions.tolist(), cluster.widest[stale].tolist(), strict=True):
-            if widest < least:
+        labels, versions = [], []
+        for i in nodes:
+            node = rows[i // ROW][i % ROW]
+            version = node.version
+            versions.append(version)
+            if node.widest < least:
                 labels.append(REFUSED)
                 continue
             rated = known.get(version)
             if rated is None or by_name:
-                found = rate_feasible(policy, demand, feasible, rows[i // ROW][i % ROW])
-                rated = known[version] = (REFUSED, ()) if found is None else (label_of(found[0]), found[1])
-                self.rated += 1
+                rated = known[version] = rate_node(node)
             labels.append(rated[0])
             slots[i] = rated[1]
-        shape.labels[stale], shape.seen[stale], shape.doubt[stale] = labels, versions, SURE
+        self.rated += len(known)
+        shape.labels[nodes] = labels
+        if self._by_gpu:
+            shape.doubt[nodes] = SURE
+        shape.seen.versions[nodes] = versions
+
+    def _new_shape(self, demand: Demand, cluster: Cluster) -> Shape:
+        policy, feasible = self.policy, self._feasible(demand)
+
+        def rate_node(node: Node) -> tuple[float, Gpus]:
+            found = rate_feasible(policy, demand, feasible, node)
+            return (REFUSED, ()) if found is None else (shape.ladder.label(found[0]), found[1])
+
+        if not self._by_room:
+            shape = Shape(cluster, feasible, Ladder(), rate_node)
+        else:
+            shape = Shape(cluster, feasible, RoomScale(), room_rater(policy, feasible) or rate_node)
+        return shape
 
 
 def _without(labels: Labels, cluster: Cluster, closed: Collection[str]) -> Labels:

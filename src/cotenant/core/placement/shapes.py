@@ -6,21 +6,25 @@ A label is a number that stands for a score, or for an upper bound of it, so tha
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.core.cluster import Cluster
+from cotenant.core.cluster import Cluster, Node, Seen
 from cotenant.core.model import Gpus, Slot
 from cotenant.core.placement.feasibility import Feasibility
 from cotenant.core.placement.scores import Score
 
 Number = TypeVar("Number", np.float64, np.int64, np.int8)
 Labels = NDArray[np.float64]
+Rater = Callable[[Node], tuple[float, Gpus]]
+"""gives a node the label of its score and its best slot"""
 
 REFUSED = -np.inf
+SPAN = 1 << 24
+"""more than twice what rooms add up to, so that two of them are compared as one number, which a float holds exactly"""
 SURE, BY_GPUS, BY_TENANTS = 0, 1, 2
 """what a label stands for: the score, a bound by single GPUs and all orders, or a bound by type and tenants alone"""
 
@@ -70,19 +74,37 @@ class Ladder:
         self.renumbered = True
 
 
+class RoomScale:
+    """The same for scores of two whole numbers, as policies have that compare rooms: the label follows from them."""
+
+    renumbered = False
+
+    def __len__(self) -> int:
+        return 0
+
+    def label(self, score: Score) -> float:
+        first, second = score
+        return first * SPAN + second
+
+    def score(self, label: float) -> Score:
+        """The score that has this label."""
+        first = round(label / SPAN)
+        return first, int(label) - first * SPAN
+
+
 class Shape:
     """For each node: a label, what it stands for, the best slot if it is sure, and the version of the node."""
 
-    def __init__(self, cluster: Cluster, feasible: Feasibility) -> None:
-        self.feasible = feasible
+    def __init__(self, cluster: Cluster, feasible: Feasibility, ladder: Ladder | RoomScale, rate_node: Rater) -> None:
+        self.feasible, self.rate_node = feasible, rate_node
         self.names = cluster.names
         self.slots: list[Gpus] = [()] * len(cluster)
         self.labels = np.full(len(cluster), REFUSED)
-        self.seen = np.zeros(len(cluster), dtype=np.int64)
+        self.seen = Seen(len(cluster))
         self.doubt = np.zeros(len(cluster), dtype=np.int8)
         self.heights: dict[int, float] = {}
         """label of the bound for each set of tenants, by its number (`GpuArrays.examples`)"""
-        self.ladder = Ladder()
+        self.ladder = ladder
 
     @property
     def worn_out(self) -> bool:
@@ -91,19 +113,20 @@ class Shape:
 
     def forget(self) -> None:
         """Makes all labels stale; starts a new ladder unless the old one was only renumbered."""
-        self.seen[:] = 0
+        self.seen.forget()
         self.heights.clear()
-        if self.ladder.renumbered:
+        if isinstance(self.ladder, Ladder) and self.ladder.renumbered:
             self.ladder.renumbered = False
         else:
-            self.ladder = Ladder()
+            self.ladder = type(self.ladder)()
 
     def align(self, cluster: Cluster) -> None:
         """Nodes joined or left: keep what is known of those that stayed."""
         old = {name: i for i, name in enumerate(self.names)}
         came_from = np.array([old.get(name, -1) for name in cluster.names], dtype=np.int64)
         self.labels = moved(self.labels, came_from, REFUSED)
-        self.seen, self.doubt = moved(self.seen, came_from, 0), moved(self.doubt, came_from, SURE)
+        self.doubt = moved(self.doubt, came_from, SURE)
+        self.seen.align(came_from)
         self.slots = [self.slots[i] if i >= 0 else () for i in came_from.tolist()]
         self.names = cluster.names
 

@@ -23,6 +23,11 @@ MOST_SETS = 70
 """as many as 4 of 8 GPUs"""
 
 
+def alone(gpu: int) -> Gpus:
+    """The slot of this GPU."""
+    return _ALONE[gpu] if gpu < len(_ALONE) else (gpu,)
+
+
 def slots_of(feasible: Feasibility, node: Node) -> list[Gpus]:
     """The candidate slots of a node, empty if the demand does not fit; `refusal_of` says why not."""
     demand = feasible.demand
@@ -33,7 +38,7 @@ def slots_of(feasible: Feasibility, node: Node) -> list[Gpus]:
             fitting = feasible.fitting(node, range(len(node.compute)))
             if fitting and not feasible.by_name:
                 fitting = [i for i in fitting if i in node.distinct] or fitting
-        return [] if fitting is None else [_ALONE[i] if i < len(_ALONE) else (i,) for i in fitting]
+        return [] if fitting is None else [alone(i) for i in fitting]
     if demand.containers:
         return container_slots(feasible, node)
     if demand.gpus == 0:

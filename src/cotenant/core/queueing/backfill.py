@@ -295,7 +295,7 @@ def _gpus(placements: Iterable[Placement]) -> set[tuple[str, int]]:
 
 def _versions(cluster: Cluster, placements: Iterable[Placement]) -> tuple[int, ...]:
     there = dict.fromkeys(one.slot.node for one in placements)
-    return tuple(int(cluster.versions[cluster.index[name]]) for name in there if name in cluster.index)
+    return tuple(cluster.node(name).version for name in there if name in cluster.index)
 
 
 def _stand_ins(like: Demand, job: str, gpu: int, free: Claim, left: Claim) -> list[Tenant]:
