@@ -44,6 +44,18 @@ def test_other_schedulers_are_found_by_their_processes(place: Place) -> None:
     assert found(place, "schedulers") == ["Slurm runs here and may give out the same GPUs"]
 
 
+def test_another_daemon_is_found_and_the_own_one_is_not(place: Place) -> None:
+    (place.state / "journal.db.lock").write_text("17")
+    for pid, words in (("17", "python -m cotenant up"), ("18", "/usr/bin/cotenant up --web 0"), ("19", "vi cotenant")):
+        (place.proc / pid).mkdir()
+        (place.proc / pid / "cmdline").write_text(words.replace(" ", "\0"))
+    (finding,) = (one for one in diagnose(place).findings if one.check == "schedulers")
+    assert finding.text == "is another cotenant daemon, which gives out the same GPUs"
+    assert finding.about == "process 18"
+    (place.proc / "17" / "cmdline").unlink()
+    assert found(place, "schedulers") == [], "a single daemon is nothing to report, whoever started it"
+
+
 def test_control_groups_and_systemd(place: Place) -> None:
     (place.cgroups / "cgroup.controllers").write_text("cpu\n")
     place.systemd.rmdir()

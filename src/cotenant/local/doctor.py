@@ -9,6 +9,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from cotenant.errors import CotenantError
@@ -121,6 +122,21 @@ def check_schedulers(place: Place) -> Iterator[Finding]:
     for name, system in sorted(found.items()):
         fix = "let only one of them give out the GPUs, or cordon those of the other with `cotenant cordon`"
         yield warning("schedulers", name, f"{system} runs here and may give out the same GPUs", fix)
+    yield from _other_daemons(place)
+
+
+def _other_daemons(place: Place) -> Iterator[Finding]:
+    """Several daemons of cotenant: each of them believes that all GPUs are its own."""
+    own, found = (_text(place.state / "journal.db.lock") or "").strip(), []
+    for folder in sorted(place.proc.glob("[0-9]*"), key=lambda one: int(one.name)):
+        words = (_text(folder / "cmdline") or "").split("\0")
+        if any(Path(word).name == "cotenant" and then == "up" for word, then in pairwise(words)):
+            found.append(folder.name)
+    for pid in found if len(found) > 1 else ():
+        if pid != own:
+            fix = "let one daemon serve all users of the machine (`cotenant up --system`), and stop the others"
+            text = "is another cotenant daemon, which gives out the same GPUs"
+            yield warning("schedulers", f"process {pid}", text, fix)
 
 
 def _text(path: Path) -> str | None:
