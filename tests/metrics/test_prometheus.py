@@ -130,6 +130,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_every_query_of_a_dashboard_finds_data(prometheus: Prometheus, path: Path) -> None:
     for title, expression in expressions(path):

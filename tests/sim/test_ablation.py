@@ -26,6 +26,7 @@ def gains(*variants: str) -> list[float]:
     return [allocated("gpuspec25", variant, SEED) - fgd for variant in variants]
 
 
+@pytest.mark.slow
 def test_fragmentation_beats_fgd_only_with_strands_and_scarcity(data: Path) -> None:
     ours, *without = gains("as it is", *(name for name in VARIANTS if name.startswith("no ")))
     assert ours > MARGIN

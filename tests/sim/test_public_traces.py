@@ -192,6 +192,7 @@ def test_the_table_of_pairs_is_the_one_behind_the_published_results(data: Path, 
     assert rows(tmp_path / FILE) == rows(data / FILE)
 
 
+@pytest.mark.slow
 def test_the_orders_of_fgd_are_computed_as_they_were_published(data: Path, tmp_path: Path) -> None:
     """The program of the guide, in the language whose generator FGD used."""
     if shutil.which("go") is None:

@@ -83,6 +83,7 @@ def test_sharing_by_prediction_beats_one_job_to_a_card(data: Path) -> None:
     assert ours["mean_jct"] < 0.95 * alone["mean_jct"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "seeds"),
     [("K80, load 0.9", [101]), ("V100, load 0.6", [101]), ("K80, load 1.2, measured with 10 % noise", [200, 201])],
@@ -95,6 +96,7 @@ def test_sharing_does_no_harm_if_it_gains_nothing(part: str, seeds: list[int], d
     assert statistics.mean(map(truediv, ours, alone)) <= 1 + placement.NO_HARM / 100
 
 
+@pytest.mark.slow
 def test_noise_of_a_setting_reaches_the_measurements(data: Path) -> None:
     exact, noisy = (
         contenders.run("cotenant", Setting(gpu_type="v100", load=1.4, jobs=200, noise=noise), 100, data).summary
@@ -179,6 +181,7 @@ def test_jobs_are_those_of_gavels_runs(data: Path) -> None:
     assert {one.job.demand.workload for one in late} == set(gavel_fifo.WORKLOADS)
 
 
+@pytest.mark.slow
 def test_published_time_is_reached_on_a_seed(data: Path) -> None:
     sample = gavel_fifo.run(Task("4 jobs per hour", "fifo", 0), data)
     assert sample.numbers["mean_jct"] / 3600 == pytest.approx(gavel_fifo.PUBLISHED[4.0], rel=0.1)

@@ -436,6 +436,7 @@ def placeable(one: Arrival, machines: tuple[Machine, ...]) -> bool:
     return place_gang(Ranker(build_policy("binpack")), one.job, Cluster.of(machines)) is not None
 
 
+@pytest.mark.slow
 @given(
     rows=JOBS,
     nodes=NODES,
@@ -500,6 +501,7 @@ print(jobs, re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """prints the number of jobs and the peak of its memory in KiB; that of getrusage would include its parent's"""
 
 
+@pytest.mark.slow
 def test_long_trace_is_simulated_as_it_is_read(tmp_path: Path) -> None:
     trace = tmp_path / "long.csv"
     rows = 20_000

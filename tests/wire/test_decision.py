@@ -49,6 +49,7 @@ def recorded(draw: st.DrawFn) -> RecordedDecision:
     return record(policy, job, busy, Seconds(draw(st.floats(0, 1e9))), slots)
 
 
+@pytest.mark.slow
 @given(recorded())
 @examples(100)
 def test_decision_read_back_is_the_one_written_and_decides_the_same(decision: RecordedDecision) -> None:

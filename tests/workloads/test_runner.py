@@ -51,6 +51,7 @@ class Wishes:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiling")
 def test_a_batch_size_changes_at_an_epoch_and_is_compiled_outside_of_steps() -> None:
     import jax.monitoring
@@ -125,6 +126,7 @@ def _start(environ: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_run_prints_progress_and_ends_with_a_result(environ: Mapping[str, str]) -> None:
     with _start(environ, "neumf", "--steps", "150", "--batch", "64") as process:
         out, err = process.communicate(timeout=120)
@@ -139,6 +141,7 @@ def test_a_run_prints_progress_and_ends_with_a_result(environ: Mapping[str, str]
     assert result["stopped"] is False
 
 
+@pytest.mark.slow
 def test_inference_has_no_loss(environ: Mapping[str, str]) -> None:
     with _start(environ, "lstm_ai", "--mode", "infer", "--seconds", "0.5", "--batch", "8", "--json") as process:
         out, err = process.communicate(timeout=120)
@@ -149,6 +152,7 @@ def test_inference_has_no_loss(environ: Mapping[str, str]) -> None:
     assert lines[-1]["samples_per_s"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", ["100", "1000000"])
 def test_sigterm_ends_a_run_with_a_result(wait: str, environ: Mapping[str, str]) -> None:
     arguments = ("neumf", "--seconds", "100", "--batch", "64", "--input-wait", wait)

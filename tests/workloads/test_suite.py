@@ -27,6 +27,7 @@ def test_there_are_ten_cases_of_five_models_with_the_published_batch_sizes() -> 
     assert "--batch" in command_of(CASES[0], "full", 1)
 
 
+@pytest.mark.slow
 def test_a_case_is_measured_native_in_a_slice_and_with_virtual_memory(tmp_path: Path) -> None:
     words = ("ai-benchmark", "--case", "5.2", "--seconds", "0.1", "--memory", "512MiB")
     done = run(*words, "--output", "json", env={"JAX_PLATFORMS": "cpu", "COTENANT_RUNTIME": str(tmp_path)})
