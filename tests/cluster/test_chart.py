@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.kube.api.certificates import validity_of
-from cotenant.kube.api.names import AGENT, DECISIONS, NAMESPACE, SCHEDULER, WEBHOOK, WHY
+from cotenant.kube.api.names import AGENT, CONFIGURATION, DECISIONS, NAMESPACE, SCHEDULER, WEBHOOK, WHY
 from tests.cluster import audit, pods
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.binaries import Binaries
@@ -194,6 +194,13 @@ def test_cotenant_installs_upgrades_and_removes_without_helm(bare: Installed) ->
     bare.engine.started("third")
     with pytest.raises(RuntimeError, match="installed in namespace cotenant-system without helm"):
         run_install(bare.cluster, "upgrade", {}, helm=True)
+    label = ("-n", NAMESPACE, "label", "configmap", CONFIGURATION, "--overwrite")
+    labels = bare.cluster.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{CONFIGURATION}")["metadata"]["labels"]
+    bare.cluster.kubectl(*label, "app.kubernetes.io/version=99.1.0")
+    with pytest.raises(RuntimeError, match=r"cotenant 99.1.0 is installed, and .* is more than one minor release away"):
+        run_install(bare.cluster, "upgrade", {"scheduler": {"replicas": 2}})
+    assert len(bare.engine.our_pods(SCHEDULER)) == 1
+    bare.cluster.kubectl(*label, f"app.kubernetes.io/version={labels['app.kubernetes.io/version']}")
     run_install(bare.cluster, "upgrade", {"podDisruptionBudgets": {"enabled": False}})
     assert bare.cluster.get(f"/apis/policy/v1/poddisruptionbudgets?{OURS}")["items"] == []
     assert bare.status()["installed"] == "cotenant"
@@ -206,7 +213,10 @@ def traces(cluster: Cluster) -> set[str]:
     """The kinds of objects of ours that the cluster has, Secrets included."""
     rbac, admission = "apis/rbac.authorization.k8s.io/v1", "apis/admissionregistration.k8s.io/v1"
     paths = (
-        *(f"api/v1/{kind}" for kind in ("secrets", "configmaps", "services", "serviceaccounts", "pods")),
+        *(
+            f"api/v1/{kind}"
+            for kind in ("secrets", "configmaps", "services", "serviceaccounts", "pods", "podtemplates")
+        ),
         *(f"apis/apps/v1/{kind}" for kind in ("deployments", "daemonsets")),
         *(f"{rbac}/{kind}" for kind in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")),
         *(f"{admission}/{kind}" for kind in ("mutatingwebhookconfigurations", "validatingadmissionpolicies")),

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,17 @@ from tests.cluster.cluster import Cluster, running
 from tests.cluster.conftest import until_last_use
 from tests.cluster.engine import COUNT, V100, Engine, chart_values, gpus_of, run_install
 from tests.cluster.gpus import uuid
-from tests.cluster.images import LATER_AGENT, PYTHON, kube_scheduler_image, later_agent_image, our_images, pause_image
+from tests.cluster.images import (
+    AGENT as AGENT_IMAGE,
+)
+from tests.cluster.images import (
+    LATER_AGENT,
+    PYTHON,
+    kube_scheduler_image,
+    later_agent_image,
+    our_images,
+    pause_image,
+)
 from tests.cluster.machine import Machine
 from tests.cluster.pods import path_of
 from tests.cluster.tenant import REPEATS, SEES, STAYS
@@ -55,6 +66,7 @@ OTHER_NAMES = {
     "compute": "example.com/vgpu-cores",
     "priority": "example.com/vgpu-priority",
 }
+PREVIOUS = f"{yaml.safe_load((chart_folder() / 'Chart.yaml').read_text())['version']}-previous.1"
 MOST_PODS = 16
 LIBRARIES = "/var/lib/cotenant/lib"
 
@@ -160,13 +172,19 @@ def take_from_other_system(cluster: Cluster, node: str) -> None:
 
 def install_previous(cluster: Cluster) -> None:
     """Installs the chart of another version by helm."""
-    folder = cluster.folder / "previous"
-    shutil.copytree(chart_folder(), folder)
-    chart = yaml.safe_load((folder / "Chart.yaml").read_text())
-    (folder / "Chart.yaml").write_text(yaml.safe_dump({**chart, "version": "0.0.9", "appVersion": "0.0.9"}))
     values = cluster.folder / "previous.json"
     values.write_text(json.dumps(VALUES))
-    helm(cluster, "install", RELEASE, str(folder), "--create-namespace", "--values", str(values), "--wait")
+    folder = chart_of(cluster, PREVIOUS)
+    helm(cluster, "install", RELEASE, folder, "--create-namespace", "--values", str(values), "--wait")
+
+
+def chart_of(cluster: Cluster, version: str) -> str:
+    """The folder of the chart with another version."""
+    folder = cluster.folder / version
+    shutil.copytree(chart_folder(), folder)
+    chart = yaml.safe_load((folder / "Chart.yaml").read_text())
+    (folder / "Chart.yaml").write_text(yaml.safe_dump({**chart, "version": version, "appVersion": version}))
+    return str(folder)
 
 
 def helm(cluster: Cluster, *words: str) -> str:
@@ -207,6 +225,14 @@ def test_nodes_are_moved_one_by_one_while_pods_of_the_other_system_run(moved: Mo
         engine.delete(name)
     engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node1")
     engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node2")
+
+
+def test_an_upgrade_that_skips_a_release_is_refused_before_anything_is_changed(moved: Moved) -> None:
+    cluster = moved.engine.cluster
+    with pytest.raises(RuntimeError, match=rf"cotenant {PREVIOUS} is installed, and 99.1.0 is more than one minor"):
+        helm(cluster, "upgrade", RELEASE, chart_of(cluster, "99.1.0"), "--reuse-values")
+    (release,) = json.loads(helm(cluster, "list", "-o", "json"))
+    assert (release["revision"], release["app_version"], release["status"]) == ("1", PREVIOUS, "deployed")
 
 
 def test_an_upgrade_and_a_rollback_disturb_no_running_pod_and_leave_none_without_limits(moved: Moved) -> None:
@@ -302,10 +328,25 @@ def test_a_node_goes_back_and_both_systems_serve_pods_by_the_names_of_their_reso
     kubectl("label", "node", "node2", f"{OLD_LABEL.partition('=')[0]}-")
 
 
+def run_clean(cluster: Cluster, node: str) -> str:
+    where = f"--kubeconfig={cluster.credentials / 'admin.kubeconfig'}"
+    values = (f"agent.image={AGENT_IMAGE}", "image.pullPolicy=Never")
+    sets = [word for value in values for word in ("--set", value)]
+    return cluster.machines[0].run(sys.executable, "-m", "cotenant", "kube", "clean", where, "--node", node, *sets)
+
+
 def test_nothing_is_left_on_the_nodes_after_an_uninstallation(moved: Moved) -> None:
+    """A pod still runs on node1: the files that it uses stay until it has ended."""
     engine = moved.engine
-    engine.tidy("kube-system")
-    run_install(engine.cluster, "uninstall", {})
+    engine.tidy("kube-system", "default")
+    before, library = container_of(engine, "ours"), libraries(engine.machine("node1"))
+    said = run_install(engine.cluster, "uninstall", {})
+    assert "node node2: files removed" in said
+    assert "/var/lib/cotenant and /run/cotenant-node stay" in said
+    assert "pod default/ours; `cotenant kube clean --node node1` removes them later" in said
+    assert (container_of(engine, "ours"), libraries(engine.machine("node1"))) == (before, library)
+    engine.delete("ours")
+    assert "node node1: files removed" in run_clean(engine.cluster, "node1")
     wait_for("kubelets to have no devices", lambda: all(extended_resources(engine, node) <= {"0"} for node in OLD))
     for node in OLD:
         engine.cluster.kubectl("label", "node", node, "cotenant-")
@@ -314,9 +355,6 @@ def test_nothing_is_left_on_the_nodes_after_an_uninstallation(moved: Moved) -> N
         assert [name for name in named if "cotenant" in name or "hami" in name] == []
         assert "nvidia.com/gpumem" not in seen["status"]["capacity"]
         machine = engine.machine(node)
-        # The last step of the guide: pods that still run need these folders, so they are the administrator's to remove.
-        machine.run("umount", "/run/cotenant-node/regions")
-        machine.run("rm", "-r", "/run/cotenant-node", "/var/lib/cotenant")
         assert "cotenant" not in machine.run("cat", "/proc/1/mounts")
         for folder in ("/run", "/run/cdi", "/etc/cdi", "/var/lib", str(other_plugin.FOLDER)):
             assert [path for path in machine.inside(folder).glob("*cotenant*") if path.exists()] == []

@@ -19,6 +19,7 @@ from cotenant.kube.install.admission import terms_of, webhook_configuration
 from cotenant.kube.install.chart import (
     ClusterFacts,
     chart_folder,
+    check_upgrade,
     checked_values,
     installed_objects,
     merged_values,
@@ -162,6 +163,48 @@ def test_a_kubernetes_that_is_too_old_is_refused_by_both(template: Callable[...,
         ours({}, version="v1.29.9-gke.1")
     done = template({}, version="1.29.9")
     assert "chart requires kubeVersion: >=1.30.0-0" in done.stderr
+
+
+STEPS = {
+    ("0.1.0", "0.1.9"): True,
+    ("0.1.3", "0.2.0"): True,
+    ("0.1.1-dev.4", "0.2.0-dev.1"): True,
+    ("0.2.0", "0.1.3"): True,
+    ("0.1.0", "0.3.0"): False,
+    ("0.3.0", "0.1.0"): False,
+    ("0.9.3", "1.0.0"): True,
+    ("1.0.0", "0.9.3"): True,
+    ("0.9.3", "1.1.0"): False,
+    ("1.4.0", "3.0.0"): False,
+}
+"""the version that is installed, another one, and whether that can follow"""
+
+
+def test_an_upgrade_that_skips_a_release_is_refused_by_both(helm_program: Path, tmp_path: Path) -> None:
+    names = (chart_folder() / "templates" / "_names.tpl").read_text()
+    include = '{{ include "cotenant.upgradeObstacle" . | quote }}'
+    templates = Templates()
+    templates.add("names", names)
+    body = templates.add("one", include)
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "_names.tpl").write_text(names)
+    (tmp_path / "templates" / "a.yaml").write_text(f"all:{{{{ range .Values.steps }}}}\n- {include}{{{{ end }}}}\n")
+    (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: x\nversion: 1.0.0\n")
+    steps = [{"installed": installed, "new": new} for installed, new in STEPS]
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"steps": steps}))
+    done = subprocess.run([helm_program, "template", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = [yaml.safe_load(templates.render(body, step)) for step in steps]
+    assert yaml.safe_load(done.stdout)["all"] == said
+    assert [not one for one in said] == list(STEPS.values())
+    why = "cotenant 0.1.0 is installed, and 0.3.0 is more than one minor release away"
+    assert any(one.startswith(why) for one in said)
+
+
+def test_this_version_follows_only_the_versions_beside_it() -> None:
+    check_upgrade(yaml.safe_load((chart_folder() / "Chart.yaml").read_text())["appVersion"])
+    with pytest.raises(InputError, match=r"cotenant 99.1.0 is installed"):
+        check_upgrade("99.1.0")
 
 
 def test_the_version_of_kube_scheduler_follows_the_clusters() -> None:

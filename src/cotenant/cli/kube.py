@@ -46,8 +46,9 @@ Example:
   cotenant kube mps --node $(hostname)
 """
 CLEAN_EPILOG = """\b
-Example:
+Examples:
   cotenant kube clean
+  cotenant kube clean --node worker-3
 """
 KEYS_EPILOG = """\b
 Example:
@@ -216,6 +217,13 @@ def web(listen: str, **options: Any) -> None:
     is_flag=True,
     help="Mount a small file system for what tenants write to on the node, and exit. Run it before the agent.",
 )
+@click.option(
+    "--remove-files",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Remove the files of an agent from the node whose /run and /var/lib are in FOLDER, and exit. All of them stay"
+    " if a container uses one.",
+)
 def agent(**options: Any) -> None:
     """Runs the agent of one node: publishes its GPUs, and gives containers the slices that were assigned to them."""
     from cotenant.kube.agent.options import AgentOptions
@@ -234,21 +242,38 @@ def mps(node: str) -> None:
     serve(HostPlaces().mps.seen, f"agent of {node}")
 
 
-@kube.command(epilog=CLEAN_EPILOG, short_help="Removes what agents have written on nodes.")
+@kube.command(epilog=CLEAN_EPILOG, short_help="Removes what agents have left on nodes.")
 @click.option(
     "--kubeconfig",
     type=FILE,
     metavar="FILE",
     help="Kubeconfig file. Default: as kubectl finds it, or the pod's service account.",
 )
-def clean(kubeconfig: Path | None) -> None:
-    """Ends all agents of an installation and removes what they have written on their nodes. The chart runs this in a
-    job before it is uninstalled."""
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="NAME",
+    help="Clean this node, which has no agent any more; repeatable. Default: end all agents, and clean their nodes.",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="If cotenant was uninstalled before: a value of the chart, such as agent.image; repeatable.",
+)
+def clean(kubeconfig: Path | None, nodes: tuple[str, ...], assignments: tuple[str, ...]) -> None:
+    """Ends all agents of an installation and removes what they have left on their nodes: annotations, and files that no
+    running pod uses. The chart runs this in a job before it is uninstalled."""
     from cotenant.cli.cluster import in_cluster
+    from cotenant.kube.install.chart import merged_values
     from cotenant.kube.install.cleaning import clean_nodes
 
+    said = merged_values(assignments=assignments)
+
     async def work(client: Any, _namespace: str) -> None:
-        await clean_nodes(client, click.echo)
+        await clean_nodes(client, click.echo, named=nodes, said=said)
 
     in_cluster(work, None, kubeconfig, None)
 
@@ -262,11 +287,14 @@ def clean(kubeconfig: Path | None) -> None:
 )
 @click.option("--certificate-days", type=click.IntRange(1, 3650), help=CERTIFICATE_DAYS)
 def keys(kubeconfig: Path | None, certificate_days: int | None) -> None:
-    """Creates the Secrets of an installation that are missing. The chart runs this in a job before anything else."""
+    """Creates the Secrets of an installation that are missing, unless a version is installed that this one cannot
+    follow. The chart runs this in a job before anything else."""
     from cotenant.cli.cluster import in_cluster
     from cotenant.kube.api.keys import create_missing
+    from cotenant.kube.install.installing import check_installed
 
     async def work(client: Any, _namespace: str) -> list[str]:
+        await check_installed(client)
         return await create_missing(client, certificate_days)
 
     written = in_cluster(work, None, kubeconfig, None)

@@ -178,7 +178,7 @@ def uninstall(purge: bool, kubeconfig: Path | None, context: str | None) -> None
         if program is None or await helm_release(client) is None:
             await remove(client, note, purge=purge)
         else:
-            note(Helm(program=program, kubeconfig=kubeconfig, context=context).uninstall().strip())
+            click.echo(Helm(program=program, kubeconfig=kubeconfig, context=context).uninstall().strip())
         return True
 
     in_cluster(work, None, kubeconfig, context)
@@ -258,8 +258,8 @@ def _manifests(
     said: dict[str, Any], kube_version: str | None, kubeconfig: Path | None, context: str | None
 ) -> list[dict[str, Any]]:
     from cotenant.kube.api.names import NAMESPACE
-    from cotenant.kube.install.chart import ClusterFacts, checked_values, rendered, without_removal
-    from cotenant.kube.install.installing import namespace_object, read_cluster
+    from cotenant.kube.install.chart import ClusterFacts, checked_values, namespace_object, rendered, without_removal
+    from cotenant.kube.install.installing import read_cluster
 
     async def work(client: "Client", _namespace: str) -> ClusterFacts:
         return await read_cluster(client)

@@ -14,6 +14,19 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end }}
 
+{{- /* Why a version cannot follow the one that is installed; nothing if it can. A patch can, and so can the next minor
+release, the one before, and the first of the next major one. cotenant itself asks here as well. */}}
+{{- define "cotenant.upgradeObstacle" -}}
+{{- $old := split "." .installed -}}
+{{- $new := split "." .new -}}
+{{- $majors := printf "%d" (sub $new._0 $old._0) -}}
+{{- $minors := printf "%d" (sub $new._1 $old._1) -}}
+{{- $first := or (and (eq $majors "1") (eq $new._1 "0")) (and (eq $majors "-1") (eq $old._1 "0")) -}}
+{{- if not (or $first (and (eq $majors "0") (has $minors (list "-1" "0" "1")))) -}}
+{{- printf "cotenant %s is installed, and %s is more than one minor release away from it: install the releases between them first, one after the other; nothing was changed" .installed .new -}}
+{{- end -}}
+{{- end }}
+
 {{- define "cotenant.image" -}}
 {{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
 {{- printf "%s/cotenant-scheduler:%s" .Values.image.registry $tag -}}

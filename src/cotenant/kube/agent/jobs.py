@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cotenant.kube.codec.paths import AGENT_SOCKET, PROCESSES_FOLDER
 from cotenant.node.agent import AgentServer, Sink
@@ -31,9 +31,12 @@ def pod_of(pid: int, known: Collection[str], proc: Path = PROC) -> str | None:
 
     The outermost known UID counts, because a container may make groups within its own and name them freely.
     """
-    content = _read(proc / str(pid) / "cgroup")
-    uids = (match.decode().replace("_", "-") for match in _POD.findall(content))
-    return next((uid for uid in uids if uid in known), None)
+    return next((uid for uid in pods_of(pid, proc) if uid in known), None)
+
+
+def pods_of(pid: int, proc: Path = PROC) -> list[str]:
+    """The UIDs in the cgroup of a process, the outermost first; empty if it is in no pod, or has ended."""
+    return [match.decode().replace("_", "-") for match in _POD.findall(_read(proc / str(pid) / "cgroup"))]
 
 
 def container_of(pid: int, known: Collection[str], proc: Path = PROC) -> str | None:
@@ -56,18 +59,18 @@ class Mount(NamedTuple):
     """Of the file system, such as `0:25`."""
     root: str
     """Path of what is mounted, within its file system; ends with `//deleted` if it was removed."""
+    point: str
+    """Path at which it is mounted, with special characters as the kernel escapes them."""
 
 
-def mounts_at(point: Path, pid: int, proc: Path = PROC) -> list[Mount]:
-    """What a process has mounted at a path without special characters; empty if nothing, or if it has ended.
+def mounts_of(pid: int | Literal["self"], proc: Path = PROC) -> list[Mount]:
+    """What a process has mounted; empty if it has ended.
 
     The kernel shows the mounts of other users' processes too, without the rights that reading their files needs.
     """
-    lines = (line.split(b" ", 5) for line in _read(proc / str(pid) / "mountinfo", _MOST_MOUNTS).splitlines())
-    wanted = os.fsencode(point)
-    return [
-        Mount(os.fsdecode(words[2]), os.fsdecode(words[3])) for words in lines if len(words) > 5 and words[4] == wanted
-    ]
+    content = os.fsdecode(_read(proc / str(pid) / "mountinfo", _MOST_MOUNTS))
+    lines = (line.split(" ", 5) for line in content.split("\n"))
+    return [Mount(*words[2:5]) for words in lines if len(words) > 5]
 
 
 def slice_of(pid: int, slices: Path, proc: Path = PROC) -> str | None:
@@ -77,7 +80,9 @@ def slice_of(pid: int, slices: Path, proc: Path = PROC) -> str | None:
     except OSError:
         return None
     own = f"{os.major(device)}:{os.minor(device)}"
-    for mount in mounts_at(PROCESSES_FOLDER, pid, proc):
+    for mount in mounts_of(pid, proc):
+        if mount.point != str(PROCESSES_FOLDER):
+            continue
         # A process that may mount can choose a path that looks like ours, but not on our file system.
         *_, above, name, last = ("", "", "", *PurePosixPath(mount.root).parts)
         if (mount.device, above, last) == (own, slices.name, PROCESSES_NAME):

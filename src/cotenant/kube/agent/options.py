@@ -44,6 +44,8 @@ class AgentOptions:
     """Remove what an agent has written on this node, and end."""
     mount_regions: bool = False
     """Mount the file system for usage regions on this node, and end."""
+    remove_files: Path | None = None
+    """Remove the files of an agent from the node whose /run and /var/lib are in this folder, and end."""
     host: HostPlaces = HostPlaces()  # noqa: RUF009 -- frozen
 
 

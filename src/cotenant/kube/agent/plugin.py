@@ -33,6 +33,9 @@ from cotenant.node.preload import find_library
 REGISTER = "/v1beta1.Registration/Register"
 VERSION = "v1beta1"
 KUBELET = "kubelet.sock"
+STEM = "cotenant-"
+SOCKETS = f"{STEM}*.sock"
+"""Our sockets in kubelet's folder."""
 LONGEST_NAME = 24
 """Characters of a resource in the name of a socket, whose whole path may have 107 bytes."""
 LOOK_S = 1.0
@@ -112,7 +115,7 @@ def _socket_name(resource: str, generation: int) -> str:
 
 def _stem(resource: str) -> str:
     readable = re.sub(r"[^a-z0-9]+", "-", resource.lower())[:LONGEST_NAME]
-    return f"cotenant-{readable}-{hashlib.sha256(resource.encode()).hexdigest()[:8]}"
+    return f"{STEM}{readable}-{hashlib.sha256(resource.encode()).hexdigest()[:8]}"
 
 
 def _remove_sockets(folder: Path, resource: str) -> None:

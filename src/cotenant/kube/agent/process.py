@@ -33,6 +33,7 @@ from cotenant.kube.agent.pod_usage import beyond_assignment
 from cotenant.kube.agent.profiles import OwnProfiles
 from cotenant.kube.agent.publishing import OwnNode
 from cotenant.kube.agent.regions import is_bounded, mount_regions
+from cotenant.kube.agent.removing import places_below, remove_files
 from cotenant.kube.agent.reporting import (
     UsageReport,
     annotations_for,
@@ -69,6 +70,9 @@ def serve(options: AgentOptions) -> None:
     if options.mount_regions:
         made = mount_regions(options.host.regions.seen)
         to_stderr(f"agent: {options.host.regions.seen}: {'mounted' if made else 'is mounted already'}")
+        return
+    if options.remove_files is not None:
+        remove_files(places_below(options.remove_files))
         return
     settings = read_settings(options.settings, check_queue=False)
     access = find_access(os.environ, options.kubeconfig)

@@ -35,6 +35,8 @@ OLDEST = "0.5.0"
 """Version of CDI that can express device nodes and variables."""
 COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _SUFFIX = ".json"
+SPECS = f"{PREFIX}*{_SUFFIX}"
+"""All our CDI devices."""
 _Edits = dict[str, list[Any]]
 """CDI's `containerEdits`: env, deviceNodes, mounts and hooks, each a list."""
 
@@ -132,7 +134,7 @@ def forget_spec(folder: Path, name: str) -> None:
 def tidy_specs(folder: Path, listed: Iterable[Listed], unclaimed: Unclaimed) -> None:
     """Removes CDI devices of containers that are gone; a runtime reads one only at a start, after it is written."""
     held = {spec_path(folder, device_name(one.resource, one.devices)) for one in listed}
-    unclaimed.remove(path for path in folder.glob(f"{PREFIX}*{_SUFFIX}") if path not in held)
+    unclaimed.remove(path for path in folder.glob(SPECS) if path not in held)
 
 
 # The vendor's CDI devices: device nodes, the driver's libraries, hooks. The vendor's tool writes them for each GPU (for

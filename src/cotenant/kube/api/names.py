@@ -22,6 +22,8 @@ WEB = "cotenant-web"
 """Name of the pages' service account, role, deployment, service and certificate."""
 MPS = "cotenant-mps"
 """Name of the daemon set of the MPS supervisors."""
+REMOVAL = "cotenant-removal"
+"""Name of the template of the pods that remove the files of agents from their nodes."""
 CONFIGURATION = "cotenant-configuration"
 """Name of the ConfigMap with the settings."""
 SETTINGS_FILE = "settings.yaml"
@@ -66,3 +68,8 @@ def object_of(kind: str, api: str, name: str, *, cluster_wide: bool = False, **r
 def labels_of(name: str) -> Mapping[str, str]:
     """Return the labels that select the pods of one workload."""
     return {"app.kubernetes.io/name": name}
+
+
+def selector_of(name: str) -> str:
+    """Return the label selector of the pods of one workload."""
+    return ",".join(f"{key}={value}" for key, value in labels_of(name).items())

@@ -233,6 +233,11 @@ def has_ended(pod: Pod) -> bool:
     return pod.status.phase in ("Succeeded", "Failed")
 
 
+def is_ready(one: Pod | Node) -> bool:
+    """Whether the condition Ready of a pod or a node is true."""
+    return any(found.type == "Ready" and found.status == "True" for found in one.status.conditions)
+
+
 def moment_of(text: str | None) -> Seconds:
     """Return a time as Kubernetes writes it in seconds since 1970; 0 if there is none or it cannot be read."""
     try:

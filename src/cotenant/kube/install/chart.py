@@ -14,7 +14,7 @@ import yaml
 
 import cotenant
 from cotenant.errors import InputError
-from cotenant.kube.api.names import DEFAULT_NAMESPACE, Json
+from cotenant.kube.api.names import DEFAULT_NAMESPACE, NAMESPACE, OUR_LABELS, Json
 from cotenant.kube.install.template import Templates
 from cotenant.kube.install.template_functions import LOADER
 from cotenant.kube.install.values import Values, check_values
@@ -33,6 +33,8 @@ ORDER = (
 )
 """the order in which kinds are created, as helm has it; the others follow"""
 HOOK = "helm.sh/hook"
+PRIVILEGED = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
+"""Agents mount folders of their node. All other pods fulfil `restricted`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +84,7 @@ def rendered(
 ) -> list[Json]:
     """Return the objects of an installation with all its values, in the order of their creation; hooks are first."""
     facts = facts or ClusterFacts()
-    folder = chart_folder()
-    chart = yaml.load((folder / "Chart.yaml").read_bytes(), LOADER)
+    folder, chart = chart_folder(), _chart()
     check_version(facts.version)
     templates = Templates()
     bodies = {path.name: templates.add(path.name, path.read_text()) for path in sorted(folder.glob("templates/*"))}
@@ -101,6 +102,20 @@ def rendered(
     return sorted(objects, key=_rank)
 
 
+def check_upgrade(installed: str) -> None:
+    """InputError if this version cannot follow the one that is installed. The rule is a template of the chart."""
+    templates = Templates()
+    templates.add("names", (chart_folder() / "templates" / "_names.tpl").read_text())
+    if obstacle := templates.include(
+        "cotenant.upgradeObstacle", {"installed": installed, "new": _chart()["appVersion"]}
+    ):
+        raise InputError(obstacle)
+
+
+def _chart() -> Json:
+    return dict(yaml.load((chart_folder() / "Chart.yaml").read_bytes(), LOADER))
+
+
 def without_removal(objects: Sequence[Json]) -> list[Json]:
     """Return the objects without those that helm creates only to remove an installation."""
     return [one for one in objects if "pre-delete" not in (one["metadata"].get("annotations") or {}).get(HOOK, "")]
@@ -109,6 +124,12 @@ def without_removal(objects: Sequence[Json]) -> list[Json]:
 def installed_objects(objects: Sequence[Json]) -> list[Json]:
     """Return the objects without hooks, whose work we do ourselves."""
     return [one for one in objects if HOOK not in one["metadata"].get("annotations", {})]
+
+
+def namespace_object() -> Json:
+    """Return our namespace, in which privileged pods are allowed."""
+    labels = {**OUR_LABELS, **PRIVILEGED}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
 
 
 def check_version(version: str) -> None:

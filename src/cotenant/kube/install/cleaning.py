@@ -1,48 +1,82 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ends the agents of an installation that is being removed, and removes what they have written on their nodes."""
+"""Ends the agents of an installation that is being removed, and removes what they have left on their nodes: their
+annotations and amounts of resources, and their files."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from cotenant.errors import CotenantError
+from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.client import Client, Selection
-from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import NODES, PODS
 from cotenant.kube.api.listing import listed
-from cotenant.kube.api.names import AGENT, MPS, NAMESPACE, labels_of
+from cotenant.kube.api.names import AGENT, MPS, NAMESPACE, selector_of
+from cotenant.kube.api.objects import Node, is_ready
 from cotenant.kube.codec.inventory import SAID
 from cotenant.kube.codec.withdrawing import take_back
-from cotenant.kube.install.kinds import Key
+from cotenant.kube.install.kinds import Key, delete_found
+from cotenant.kube.install.node_files import FOLDERS, Say, removal_template, remove_files
 
-LONGEST_S = 90.0
+AGENTS_S = 90.0
+"""How long agents may take to end."""
 LOOK_S = 0.5
-NOT_FOUND = 404
 
 
-async def clean_nodes(client: Client, say: Callable[[str], object], longest_s: float = LONGEST_S) -> None:
-    """End the agents, so that they write nothing more, then clean every node. What running pods use stays."""
-    for name in (AGENT, MPS):
-        try:
-            key = Key("DaemonSet", name, NAMESPACE)
-            await client.delete(key.api, name, namespace=NAMESPACE, cascade="Background")
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-    await _wait_for_agents(client, longest_s)
-    nodes, _ = await listed(client, NODES)
-    for node in nodes:
-        if node.metadata.annotations.keys() & set(SAID):
-            await take_back(client, node.metadata.name)
-            say(f"node {node.metadata.name}: cleaned")
+async def clean_nodes(
+    client: Client, say: Say, *, named: Collection[str] = (), said: Mapping[str, Any] | None = None
+) -> None:
+    """End all agents, so that they write nothing more, then clean their nodes; or clean the named nodes only, which
+    have no agent any more. What running pods use stays, and a node that is not ready keeps its files.
+
+    `said` are values of the chart, for a cluster from which it was removed already.
+    """
+    nodes = {node.metadata.name: node for node in (await listed(client, NODES))[0]}
+    ready = {name for name, node in nodes.items() if is_ready(node)}
+    async with removal_template(client, said or {}) as template:
+        if named:
+            await _check_named(client, named, nodes)
+            ours = set(named)
+        else:
+            for name in (AGENT, MPS):
+                await delete_found(client, Key("DaemonSet", name, NAMESPACE))
+            hosts = await _wait_for_agents(client, ready)
+            ours = hosts & nodes.keys() | {name for name in nodes if _is_annotated(nodes[name])}
+        await remove_files(client, template, sorted(ours & ready), say)
+    for name in sorted(ours - ready):
+        say(f"node {name} is not ready: {FOLDERS} stay; `cotenant kube clean --node {name}` removes them later")
+    for name in sorted(ours):
+        if _is_annotated(nodes[name]):
+            await take_back(client, name)
+            say(f"node {name}: annotations removed")
 
 
-async def _wait_for_agents(client: Client, longest_s: float) -> None:
-    labels = ",".join(f"{key}={value}" for key, value in labels_of(AGENT).items())
-    until = time.monotonic() + longest_s
-    while left := (await listed(client, PODS, Selection(namespace=NAMESPACE, labels=labels)))[0]:
+def _is_annotated(node: Node) -> bool:
+    return bool(node.metadata.annotations.keys() & set(SAID))
+
+
+async def _check_named(client: Client, named: Collection[str], nodes: Mapping[str, Node]) -> None:
+    if unknown := sorted(set(named) - nodes.keys()):
+        raise InputError(f"this cluster has no node {', '.join(unknown)}")
+    if kept := sorted(await _hosts(client) & set(named)):
+        raise InputError(f"node {', '.join(kept)}: it has an agent; remove the label by which agents select it first")
+
+
+async def _hosts(client: Client) -> set[str]:
+    """The nodes that have an agent."""
+    found, _ = await listed(client, PODS, Selection(namespace=NAMESPACE, labels=selector_of(AGENT)))
+    return {pod.spec.node_name for pod in found}
+
+
+async def _wait_for_agents(client: Client, ready: Collection[str]) -> set[str]:
+    """Return the nodes that had an agent, when none is left on a node that is ready: only kubelet could end others."""
+    before = left = await _hosts(client)
+    until = time.monotonic() + AGENTS_S
+    while left := left & set(ready):
         if time.monotonic() > until:
-            nodes = ", ".join(sorted(pod.spec.node_name for pod in left))
-            raise CotenantError(f"agents have not ended after {longest_s:.0f} s, on {nodes}: repeat the command")
+            names = ", ".join(sorted(left))
+            raise CotenantError(f"agents have not ended after {AGENTS_S:.0f} s, on {names}: repeat the command")
         await asyncio.sleep(LOOK_S)
+        left = await _hosts(client)
+    return before

@@ -35,8 +35,9 @@ class Helm:
         return self._with_values(["upgrade", values], said, wait_s, dry_run)
 
     def uninstall(self) -> str:
-        """Remove the release, and return what helm says."""
-        return self._run(["uninstall", RELEASE, "--wait"])
+        """Remove the release, and return what helm says, with the output of our job."""
+        done = self._run(["uninstall", RELEASE, "--wait"])
+        return f"{done.stderr}{done.stdout}"
 
     def _with_values(self, words: Sequence[str], said: Mapping[str, Any], wait_s: float | None, dry_run: bool) -> str:
         waiting = [] if wait_s is None else ["--wait", "--timeout", f"{wait_s:.0f}s"]
@@ -45,16 +46,16 @@ class Helm:
             file = Path(place) / "values.yaml"
             file.write_text(yaml.safe_dump(dict(said)))
             command = [words[0], RELEASE, str(chart_folder()), *words[1:], "--values", str(file), *waiting, *dry]
-            return self._run(command)
+            return self._run(command).stdout
 
-    def _run(self, words: Sequence[str]) -> str:
+    def _run(self, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         where = ["--namespace", NAMESPACE]
         where += [] if self.kubeconfig is None else ["--kubeconfig", str(self.kubeconfig)]
         where += [] if self.context is None else ["--kube-context", self.context]
         done = subprocess.run([self.program, *words, *where], capture_output=True, text=True)
         if done.returncode:
             raise CotenantError(f"helm {words[0]}: {_message(done.stderr)}")
-        return done.stdout
+        return done
 
 
 def find_helm() -> str | None:

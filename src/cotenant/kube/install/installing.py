@@ -18,30 +18,36 @@ import msgspec
 from cotenant import __version__
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.client import Client, Selection
-from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.keys import create_missing
 from cotenant.kube.api.listing import listed
-from cotenant.kube.api.names import AGENT, NAMESPACE, OUR_LABELS, SCHEDULER, Json
-from cotenant.kube.install.chart import RELEASE, ClusterFacts, checked_values, installed_objects, merged, rendered
+from cotenant.kube.api.names import AGENT, CONFIGURATION, NAMESPACE, OUR_LABELS, SCHEDULER, Json
+from cotenant.kube.install.chart import (
+    RELEASE,
+    ClusterFacts,
+    check_upgrade,
+    checked_values,
+    installed_objects,
+    merged,
+    namespace_object,
+    rendered,
+)
 from cotenant.kube.install.cleaning import clean_nodes
-from cotenant.kube.install.kinds import Key, Seen
+from cotenant.kube.install.kinds import Key, Seen, delete_found, found
 
 MANAGER = "cotenant"
 """our field manager"""
 INVENTORY = Key("ConfigMap", "cotenant-installation", NAMESPACE)
 HOOKS = Key("MutatingWebhookConfiguration", SCHEDULER)
 KEEP = "helm.sh/resource-policy"
-NOT_FOUND = 404
+VERSION_LABEL = "app.kubernetes.io/version"
+"""on every object of the chart"""
 LOOK_S = 0.5
 ADOPTED = {
     "labels": {"app.kubernetes.io/managed-by": "Helm"},
     "annotations": {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": NAMESPACE},
 }
 """What helm requires of an object that it did not create, so that it can be used by a later installation."""
-PRIVILEGED = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
-"""Agents mount folders of their node. All other pods fulfil `restricted`."""
-
 Say = Callable[[str], object]
 
 
@@ -79,16 +85,6 @@ async def read_cluster(client: Client) -> ClusterFacts:
     return ClusterFacts(version=version, apis=frozenset(apis))
 
 
-async def found(client: Client, key: Key) -> Seen | None:
-    """Return an object of the cluster; None if it is not there."""
-    try:
-        return await client.get(key.api, key.name, namespace=key.namespace)
-    except ApiError as error:
-        if error.status == NOT_FOUND:
-            return None
-        raise
-
-
 async def plan_install(client: Client, said: Mapping[str, Any]) -> Plan:
     """Return what an installation would do; InputError if it could not work, or if there is one."""
     await _refuse_helm(client)
@@ -110,10 +106,19 @@ async def plan_upgrade(client: Client, said: Mapping[str, Any], *, reset: bool =
     installed = await found(client, INVENTORY)
     if installed is None:
         raise InputError(f"cotenant is not installed in namespace {NAMESPACE}: `cotenant kube install` installs it")
+    await check_installed(client)
     plan = await _plan(client, said if reset else merged(json.loads(installed.data["values"]), said))
     kept = {Key.of(one) for one in plan.objects}
     removed = [key for key in listed_keys(installed) if key not in kept]
     return Plan(objects=plan.objects, removed=removed, values=plan.values, days=plan.days)
+
+
+async def check_installed(client: Client) -> None:
+    """InputError if a version is installed that this one cannot follow."""
+    seen = await found(client, Key("ConfigMap", CONFIGURATION, NAMESPACE))
+    version = "" if seen is None else seen.metadata.labels.get(VERSION_LABEL, "")
+    if version:
+        check_upgrade(version)
 
 
 def listed_keys(installed: Seen) -> list[Key]:
@@ -160,12 +165,6 @@ def _namespace_of(hooks: Seen) -> str:
     return str(service.get("namespace", "(unknown)"))
 
 
-def namespace_object() -> Json:
-    """Return our namespace, in which privileged pods are allowed."""
-    labels = {**OUR_LABELS, **PRIVILEGED}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
-
-
 async def refuse_own(client: Client) -> None:
     """InputError if cotenant was installed without helm: helm would refuse to take its objects over."""
     if await found(client, INVENTORY) is not None:
@@ -185,7 +184,7 @@ async def carry_out(client: Client, plan: Plan, say: Say) -> None:
         await _apply(client, one)
         say(f"{Key.of(one)}: applied")
     for key in plan.removed:
-        await _delete(client, key)
+        await delete_found(client, key)
         say(f"{key}: removed")
     await _write_inventory(client, plan, [Key.of(one) for one in plan.objects])
 
@@ -196,7 +195,7 @@ async def remove(client: Client, say: Say, *, purge: bool = False) -> None:
     if installed is None:
         await _refuse_helm(client)
         raise InputError(f"cotenant is not installed in namespace {NAMESPACE}, or not by `cotenant kube install`")
-    await clean_nodes(client, say)
+    await clean_nodes(client, say, said=json.loads(installed.data["values"]))
     for key in reversed(listed_keys(installed)):
         seen = await found(client, key)
         if seen is None:
@@ -205,9 +204,9 @@ async def remove(client: Client, say: Say, *, purge: bool = False) -> None:
             await client.patch(key.api, key.name, {"metadata": ADOPTED})
             say(f"{key}: kept, with the profiles that were measured; --purge removes it")
             continue
-        await _delete(client, key)
+        await delete_found(client, key)
         say(f"{key}: removed")
-    await _delete(client, Key("Namespace", NAMESPACE))
+    await delete_found(client, Key("Namespace", NAMESPACE))
     say(f"Namespace {NAMESPACE}: removed")
 
 
@@ -256,14 +255,6 @@ def replicas_of(key: Key, seen: Seen) -> tuple[int, int]:
 async def _apply(client: Client, made: Json) -> None:
     key = Key.of(made)
     await client.apply(key.api, key.name, made, manager=MANAGER, namespace=key.namespace)
-
-
-async def _delete(client: Client, key: Key) -> None:
-    try:
-        await client.delete(key.api, key.name, namespace=key.namespace, cascade="Background")
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
 
 
 async def _write_inventory(client: Client, plan: Plan, keys: Sequence[Key]) -> None:

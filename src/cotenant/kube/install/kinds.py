@@ -1,21 +1,26 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of objects of an installation, and the paths under which the API server has them."""
+"""The kinds of objects of an installation, the paths under which the API server has them, and single objects."""
 
 from typing import Any, NamedTuple
 
 import msgspec
 
+from cotenant.kube.api.client import Client
+from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.names import Json
 from cotenant.kube.api.objects import Metadata
 
+NOT_FOUND = 404
 _RBAC, _ADMISSION = "apis/rbac.authorization.k8s.io/v1", "apis/admissionregistration.k8s.io/v1"
 PLURALS = {
     "ServiceAccount": ("serviceaccounts", "api/v1"),
     "Secret": ("secrets", "api/v1"),
     "Service": ("services", "api/v1"),
     "ConfigMap": ("configmaps", "api/v1"),
+    "Pod": ("pods", "api/v1"),
+    "PodTemplate": ("podtemplates", "api/v1"),
     "Namespace": ("namespaces", "api/v1"),
     "PersistentVolumeClaim": ("persistentvolumeclaims", "api/v1"),
     "Deployment": ("deployments", "apis/apps/v1"),
@@ -52,6 +57,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
     data: dict[str, str] = {}
+    template: dict[str, Any] = {}
     webhooks: tuple[dict[str, Any], ...] = ()
 
 
@@ -76,3 +82,22 @@ class Key(NamedTuple):
         """The kind under which the API server has it."""
         plural, group = PLURALS[self.kind]
         return Kind(plural, Seen, group=group, cluster_wide=not self.namespace)
+
+
+async def found(client: Client, key: Key) -> Seen | None:
+    """Return an object of the cluster; None if it is not there."""
+    try:
+        return await client.get(key.api, key.name, namespace=key.namespace)
+    except ApiError as error:
+        if error.status == NOT_FOUND:
+            return None
+        raise
+
+
+async def delete_found(client: Client, key: Key, *, grace_s: int | None = None) -> None:
+    """Delete an object and what it owns, if it is there."""
+    try:
+        await client.delete(key.api, key.name, namespace=key.namespace, cascade="Background", grace_s=grace_s)
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise

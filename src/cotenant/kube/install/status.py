@@ -13,12 +13,12 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import NODES, PODS
 from cotenant.kube.api.keys import CERTIFICATE, SECRETS, SERVICES
 from cotenant.kube.api.listing import listed
-from cotenant.kube.api.names import AGENT, MPS, NAMESPACE, SCHEDULER, WEB, WEBHOOK, labels_of
-from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.names import AGENT, MPS, NAMESPACE, SCHEDULER, WEB, WEBHOOK, selector_of
+from cotenant.kube.api.objects import is_ready
 from cotenant.kube.codec.inventory import AWAY, INVENTORY
 from cotenant.kube.install.installing import INVENTORY as INSTALLED
-from cotenant.kube.install.installing import NOT_FOUND, found, helm_release, replicas_of
-from cotenant.kube.install.kinds import Key
+from cotenant.kube.install.installing import helm_release, replicas_of
+from cotenant.kube.install.kinds import NOT_FOUND, Key, found
 
 OTHER = "other"
 WORKLOADS = (
@@ -120,17 +120,12 @@ async def _certificate(client: Client, name: str) -> CertificateStatus:
 
 
 async def _agents(client: Client) -> tuple[AgentStatus, ...]:
-    labels = ",".join(f"{key}={value}" for key, value in labels_of(AGENT).items())
-    pods, _ = await listed(client, PODS, Selection(namespace=NAMESPACE, labels=labels))
+    pods, _ = await listed(client, PODS, Selection(namespace=NAMESPACE, labels=selector_of(AGENT)))
     nodes = {node.metadata.name: node for node in (await listed(client, NODES))[0]}
     made = []
     for pod in pods:
         name = pod.spec.node_name or ""
         notes = nodes[name].metadata.annotations if name in nodes else {}
         reports = INVENTORY in notes and AWAY not in notes
-        made.append(AgentStatus(node=name, pod=pod.metadata.name, ready=_is_ready(pod), reports=reports))
+        made.append(AgentStatus(node=name, pod=pod.metadata.name, ready=is_ready(pod), reports=reports))
     return tuple(sorted(made, key=lambda one: one.node))
-
-
-def _is_ready(pod: Pod) -> bool:
-    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)

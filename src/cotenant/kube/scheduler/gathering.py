@@ -14,7 +14,7 @@ from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Selection, connection_problem
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import PODS, Kind
-from cotenant.kube.api.names import DECISIONS, HTTPS_PORT, NAMESPACE, SCHEDULER, labels_of
+from cotenant.kube.api.names import DECISIONS, HTTPS_PORT, NAMESPACE, SCHEDULER, selector_of
 from cotenant.kube.scheduler.why import DecisionPage, client_with_key
 
 FIRST = "0-0"
@@ -38,8 +38,7 @@ async def gather_decisions(access: Access, since: int) -> Gathered:
 
 
 async def _gather(client: Client, since: int) -> Gathered:
-    labels = ",".join(f"{name}={value}" for name, value in labels_of(SCHEDULER).items())
-    found = client.pages(PODS, Selection(namespace=NAMESPACE, labels=labels))
+    found = client.pages(PODS, Selection(namespace=NAMESPACE, labels=selector_of(SCHEDULER)))
     names = sorted([pod.metadata.name async for page in found for pod in page.items if pod.status.phase == "Running"])
     parts: list[list[bytes]] = []
     missing: list[str] = []
