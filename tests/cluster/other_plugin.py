@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
 """Runs in a container of the tests, which gets its source as its command: stands in for the device plugin of another
-system that shares GPUs, such as HAMi's. It registers `nvidia.com/gpu` with kubelet, ten devices of one GPU, and gives
+system that shares GPUs, such as HAMi's. It registers a resource with kubelet, with some devices of one GPU, and gives
 every container that GPU. Of cotenant it uses kubelet's protocol only.
 """
 
@@ -15,10 +15,11 @@ from pathlib import Path
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.rpc import Context, Unary, call, handler_for, serve
 
-FOLDER, SOCKET, RESOURCE = Path("/var/lib/kubelet/device-plugins"), "other.sock", "nvidia.com/gpu"
-DEVICES = 10
+FOLDER, SOCKET = Path("/var/lib/kubelet/device-plugins"), "other.sock"
 GPUS = "GPUS"
 """variable with the GPU of each node, as JSON"""
+RESOURCE, DEVICES = "RESOURCE", "DEVICES"
+"""variables with the name of the resource, and the number of its devices"""
 
 
 async def options(_request: pb.Empty, _context: Context) -> pb.DevicePluginOptions:
@@ -26,7 +27,8 @@ async def options(_request: pb.Empty, _context: Context) -> pb.DevicePluginOptio
 
 
 async def devices(_request: pb.Empty, _context: Context) -> AsyncIterator[pb.ListAndWatchResponse]:
-    yield pb.ListAndWatchResponse(devices=[pb.Device(ID=f"other-{one}", health="Healthy") for one in range(DEVICES)])
+    count = int(os.environ[DEVICES])
+    yield pb.ListAndWatchResponse(devices=[pb.Device(ID=f"other-{one}", health="Healthy") for one in range(count)])
     await asyncio.Event().wait()
 
 
@@ -46,7 +48,7 @@ async def run() -> None:
     }
     handler = handler_for("v1beta1.DevicePlugin", unary, {"ListAndWatch": (devices, pb.Empty)})
     server = await serve(FOLDER / SOCKET, handler)
-    request = pb.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name=RESOURCE)
+    request = pb.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name=os.environ[RESOURCE])
     await call(FOLDER / "kubelet.sock", "/v1beta1.Registration/Register", request, pb.Empty, timeout_s=30)
     await told.wait()
     await server.stop()

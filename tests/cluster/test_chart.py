@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.kube.api.certificates import validity_of
-from cotenant.kube.api.names import AGENT, CONFIGURATION, DECISIONS, NAMESPACE, SCHEDULER, WEBHOOK, WHY
+from cotenant.kube.api.names import AGENT, CONFIGURATION, DECISIONS, NAMESPACE, SCHEDULER, WEB, WEBHOOK, WHY
+from cotenant.kube.install.chart import merged
 from tests.cluster import audit, pods
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.binaries import Binaries
@@ -21,7 +22,9 @@ from tests.cluster.certificates import certificate
 from tests.cluster.cluster import Cluster, running
 from tests.cluster.conftest import until_last_use
 from tests.cluster.engine import SLEEP, Engine, chart_values, run_install
+from tests.cluster.forwarding import forwarded
 from tests.cluster.images import kube_scheduler_image, our_images, pause_image
+from tests.cluster.test_pages import Address, Pages, token_of_administrator
 
 VALUES = chart_values(devices={"simulate": "auto"})
 LIMITS = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "64"}
@@ -71,7 +74,7 @@ def bare(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="module")
 def by_helm(bare: Installed) -> Installed:
     """The chart with its defaults, apart from the images, installed by helm."""
-    run_install(bare.cluster, "install", VALUES, "--wait", helm=True)
+    run_install(bare.cluster, "install", merged(VALUES, {"web": {"enabled": True}}), "--wait", helm=True)
     return bare
 
 
@@ -131,7 +134,7 @@ def test_all_pods_but_the_agent_fulfil_the_restricted_standard(by_helm: Installe
             refused[name] = str(error)
         names.add(name)
     assert refused.keys() == {AGENT}, refused
-    assert names >= {SCHEDULER, WEBHOOK}
+    assert names >= {SCHEDULER, WEBHOOK, WEB}
 
 
 def test_a_certificate_is_renewed_while_pods_are_created_and_none_is_refused(by_helm: Installed) -> None:
@@ -165,6 +168,7 @@ def test_a_certificate_is_renewed_while_pods_are_created_and_none_is_refused(by_
 
 
 def test_the_roles_allow_what_is_called_and_nothing_more(by_helm: Installed) -> None:
+    view_pages(by_helm.engine)
     found = audit.events(by_helm.log)
     assert audit.refused(found) == set()
     called = {call for one in found if (call := audit.call_of(one)) is not None}
@@ -177,6 +181,15 @@ def test_the_roles_allow_what_is_called_and_nothing_more(by_helm: Installed) -> 
     )
     unused = {(rule.account, rule.verb, rule.resource) for rule in rules - called}
     assert unused - NEVER_CALLED.keys() == set()
+
+
+def view_pages(engine: Engine) -> None:
+    """An administrator looks at the pages of the cluster and of a pod."""
+    token = token_of_administrator(engine, "viewer", "default")
+    with forwarded(engine.cluster.machines[0], Address(engine)) as port:
+        pages = Pages(engine, port, {"viewer": token})
+        wait_for("the pages to show the pod", lambda: "first" in pages.text("/", "viewer"))
+        assert "Placed" in pages.text("/jobs/default/first", "viewer")
 
 
 def test_helm_removes_everything_but_the_profiles(by_helm: Installed) -> None:

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The life of an installation on a real cluster: it takes over the nodes of another system one by one, is upgraded and
+"""The life of an installation on a real cluster: it takes over the nodes of other systems one by one, is upgraded and
 rolled back by helm while pods run, and leaves.
 
-HAMi's parts are stand-ins: a device plugin that kubelet asks, a webhook's configuration, and annotations that its
-scheduler would write. The steps are those of `docs/howto/switch.md`. No release of the chart is older than this one, so
-the previous release is the same chart with another version, other values and another vGPU library.
+The other systems are stand-ins (`other_systems.py`): HAMi on one node, gpushare on the other, later NVIDIA's
+time-slicing. The steps are those of `docs/howto/switch.md`. No release of the chart is older than this one, so the
+previous release is the same chart with another version, other values and another vGPU library.
 """
 
 import contextlib
@@ -25,32 +25,25 @@ import yaml
 from cotenant.kube.api.names import AGENT, NAMESPACE
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import INVENTORY
+from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.install.chart import RELEASE, chart_folder
-from tests.cluster import other_plugin
+from tests.cluster import other_plugin, other_systems, pods
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
 from tests.cluster.cluster import Cluster, running
 from tests.cluster.conftest import until_last_use
 from tests.cluster.engine import COUNT, V100, Engine, chart_values, gpus_of, run_install
 from tests.cluster.gpus import uuid
-from tests.cluster.images import (
-    AGENT as AGENT_IMAGE,
-)
-from tests.cluster.images import (
-    LATER_AGENT,
-    PYTHON,
-    kube_scheduler_image,
-    later_agent_image,
-    our_images,
-    pause_image,
-)
+from tests.cluster.images import AGENT as AGENT_IMAGE
+from tests.cluster.images import LATER_AGENT, kube_scheduler_image, later_agent_image, our_images, pause_image
 from tests.cluster.machine import Machine
+from tests.cluster.other_systems import GPUSHARE, HAMI, TIME_SLICING
 from tests.cluster.pods import path_of
 from tests.cluster.tenant import REPEATS, SEES, STAYS
 
-OLD_LABEL, OLD_PLUGIN, OLD_WEBHOOK = "gpu=on", "app.kubernetes.io/component=hami-device-plugin", "hami-webhook"
-ALLOCATED = "hami.io/vgpu-devices-allocated"
-OLD = {"node1": 20_000, "node2": 30_000}
+OLD_WEBHOOK = "hami-webhook"
+SYSTEMS = {"node1": GPUSHARE, "node2": HAMI}
+OLD = {"node1": 20 * 1024, "node2": 30_000}
 """MiB of the old system's pod on each node, which has one GPU"""
 REST = V100.memory_mib - OLD["node2"]
 VALUES = chart_values("compat: hami", agent={"nodeSelector": {"cotenant": "on"}})
@@ -67,6 +60,10 @@ OTHER_NAMES = {
     "priority": "example.com/vgpu-priority",
 }
 PREVIOUS = f"{yaml.safe_load((chart_folder() / 'Chart.yaml').read_text())['version']}-previous.1"
+USUAL_NAMES = {name: getattr(VGPU, name.replace("-", "_")) for name in OTHER_NAMES}
+USUAL_SPLIT = 10
+GPUS = {node: uuid(int(node[-1]), 0) for node in SYSTEMS}
+SERVER = "/apis/apps/v1/namespaces/default/deployments/server"
 MOST_PODS = 16
 LIBRARIES = "/var/lib/cotenant/lib"
 
@@ -85,62 +82,34 @@ class Moved(NamedTuple):
 
 @pytest.fixture(scope="module")
 def old(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Two nodes with a GPU each, which another system serves, and a pod of it on each."""
+    """Two nodes with a GPU each, which other systems serve, and a pod of theirs on each."""
     images = [pause_image(programs.pause / "pause"), our_images(), later_agent_image()]
     images.append(kube_scheduler_image(programs.kubernetes / "kube-scheduler"))
     made = running(tmp_path_factory.mktemp("lifecycle"), programs, images=images, gpus=(V100,))
     with until_last_use("old", made) as cluster:
         cluster.add_node((V100,))
         engine = Engine(cluster)
-        install_other_system(cluster)
-        wait_for("the old plugins", lambda: all(allocatable(engine, one) == other_plugin.DEVICES for one in OLD))
-        for node, amount in OLD.items():
-            allocated = {ALLOCATED: f"{uuid(int(node[-1]), 0)},NVIDIA,{amount},0:;"}
-            limits = {COUNT: 1, "nvidia.com/gpumem": amount}
-            engine.create(f"old-{node}", limits, STAYS, annotations=allocated, nodeName=node)
+        hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+        cluster.post(hooks, {"metadata": {"name": OLD_WEBHOOK}})
+        for node, system in SYSTEMS.items():
+            other_systems.install(cluster, system, GPUS)
+            cluster.kubectl("label", "node", node, system.label)
+        limits = {"node1": {GPUSHARE.resource: 20}, "node2": {COUNT: 1, "nvidia.com/gpumem": OLD["node2"]}}
+        amounts = {"node1": 20, "node2": OLD["node2"]}
+        has = {one: (system.resource, system.devices) for one, system in SYSTEMS.items()}
+        wait_for("the old plugins", lambda: all(allocatable(engine, one, name) == n for one, (name, n) in has.items()))
+        for node, system in SYSTEMS.items():
+            notes = system.assigned(node, amounts[node])
+            engine.create(f"old-{node}", limits[node], STAYS, annotations=notes, nodeName=node)
             engine.started(f"old-{node}")
         yield engine
-
-
-def install_other_system(cluster: Cluster) -> None:
-    """Installs the stand-ins of HAMi's device plugin and webhook."""
-    key, _, value = OLD_PLUGIN.partition("=")
-    folder = {"name": "plugins", "hostPath": {"path": str(other_plugin.FOLDER)}}
-    variables = [
-        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-        {"name": other_plugin.GPUS, "value": json.dumps({node: uuid(int(node[-1]), 0) for node in OLD})},
-    ]
-    plugin = {
-        "name": "plugin",
-        "image": PYTHON,
-        "imagePullPolicy": "Never",
-        "command": ["python3", "-c", other_plugin.SERVES],
-        "env": variables,
-        "volumeMounts": [{"name": "plugins", "mountPath": str(other_plugin.FOLDER)}],
-    }
-    spec = {
-        "nodeSelector": dict([OLD_LABEL.split("=")]),
-        "tolerations": [{"operator": "Exists"}],
-        "containers": [plugin],
-        "volumes": [folder],
-    }
-    template = {"metadata": {"labels": {key: value}}, "spec": spec}
-    daemons = {"selector": {"matchLabels": {key: value}}, "template": template}
-    cluster.post(
-        "/apis/apps/v1/namespaces/kube-system/daemonsets",
-        {"metadata": {"name": "hami-device-plugin"}, "spec": daemons},
-    )
-    cluster.post(
-        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", {"metadata": {"name": OLD_WEBHOOK}}
-    )
-    cluster.kubectl("label", "node", *OLD, OLD_LABEL)
 
 
 @pytest.fixture(scope="module")
 def moved(old: Engine) -> Moved:
     """The nodes are moved one by one, and the previous release is installed; the pods of the old system run on."""
     before = {name: container_of(old, name) for name in (f"old-{node}" for node in OLD)}
-    take_from_other_system(old.cluster, "node2")
+    other_systems.take_node(old.cluster, HAMI, "node2")
     install_previous(old.cluster)
     old.cluster.kubectl("delete", "mutatingwebhookconfiguration", OLD_WEBHOOK)
     old.wait_for_scheduler()
@@ -152,22 +121,13 @@ def moved(old: Engine) -> Moved:
     first = [old.started(name) for name in ("new-1", "new-2")]
     old.create("late", {"nvidia.com/gpumem": 4000}, STAYS)
     waited = old.waits("late")
-    take_from_other_system(old.cluster, "node1")
+    other_systems.take_node(old.cluster, GPUSHARE, "node1")
     ready = ("wait", "--for=condition=Ready", "pod", "-l", f"app.kubernetes.io/name={AGENT}", "--timeout=120s")
     wait_for("the agent's pod", lambda: len(old.our_pods(AGENT)) == 2)
     old.cluster.kubectl("-n", NAMESPACE, *ready, "--field-selector", "spec.nodeName=node1")
     old.cluster.kubectl("uncordon", "node1")
     old.wait_for_agent("node1")
     return Moved(old, before, first, waited)
-
-
-def take_from_other_system(cluster: Cluster, node: str) -> None:
-    """The first step of the guide."""
-    cluster.kubectl("cordon", node)
-    cluster.kubectl("label", "node", node, f"{OLD_LABEL.partition('=')[0]}-")
-    gone = ("--for=delete", "pod", "-A", "-l", OLD_PLUGIN, "--field-selector", f"spec.nodeName={node}")
-    cluster.kubectl("wait", *gone, "--timeout=120s")
-    cluster.kubectl("label", "node", node, "cotenant=on")
 
 
 def install_previous(cluster: Cluster) -> None:
@@ -192,8 +152,8 @@ def helm(cluster: Cluster, *words: str) -> str:
     return cluster.machines[0].run("helm", *words, *where)
 
 
-def allocatable(engine: Engine, node: str) -> int:
-    return int(engine.node(node)["status"]["allocatable"].get(COUNT, 0))
+def allocatable(engine: Engine, node: str, resource: str = COUNT) -> int:
+    return int(engine.node(node)["status"]["allocatable"].get(resource, 0))
 
 
 def extended_resources(engine: Engine, node: str) -> set[str]:
@@ -221,7 +181,9 @@ def test_nodes_are_moved_one_by_one_while_pods_of_the_other_system_run(moved: Mo
         assert engine.said(f"old-{node}")["gpus"] == [uuid(int(node[-1]), 0)]
     engine.create("large", {"nvidia.com/gpumem": V100.memory_mib - OLD["node1"] - 3999}, STAYS)
     assert "not enough GPU memory" in engine.waits("large"), "the old pods count on both nodes"
-    for name in ("large", "late", "new-1", "new-2", *moved.before):
+    engine.create("unchanged", {GPUSHARE.resource: 2}, STAYS, nodeSelector={"kubernetes.io/hostname": "node1"})
+    assert (gpus_of(engine.started("unchanged")), engine.said("unchanged")["totals"]) == ([uuid(1, 0)], [2048])
+    for name in ("unchanged", "large", "late", "new-1", "new-2", *moved.before):
         engine.delete(name)
     engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node1")
     engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node2")
@@ -248,7 +210,7 @@ def test_an_upgrade_and_a_rollback_disturb_no_running_pod_and_leave_none_without
     assert len(libraries(engine.machine("node1"))) == 2, "that of the running pods, and that of new ones"
     with undisturbed(engine, "first", "second"):
         create_during(engine, "back", lambda: helm(engine.cluster, "rollback", RELEASE, "1", "--wait"))
-    wait_for("the old settings", lambda: allocatable(engine, "node1") == other_plugin.DEVICES)
+    wait_for("the old settings", lambda: allocatable(engine, "node1") == USUAL_SPLIT)
 
 
 @contextlib.contextmanager
@@ -313,19 +275,68 @@ def test_a_node_goes_back_and_both_systems_serve_pods_by_the_names_of_their_reso
     kubectl("drain", "node2", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
     kubectl("label", "node", "node2", "cotenant-")
     wait_for("our agent to be gone", lambda: len(engine.our_pods(AGENT)) == 1)
-    kubectl("label", "node", "node2", OLD_LABEL)
-    wait_for("the old plugin", lambda: allocatable(engine, "node2") == other_plugin.DEVICES)
+    other_systems.install(engine.cluster, TIME_SLICING, GPUS)
+    kubectl("label", "node", "node2", TIME_SLICING.label)
+    wait_for("the other plugin", lambda: allocatable(engine, "node2") == TIME_SLICING.devices)
     kubectl("uncordon", "node2")
     engine.wait_for_scheduler()
-    engine.create("theirs", {COUNT: 1}, STAYS)
-    theirs, said = engine.started("theirs"), engine.said("theirs")
-    assert (theirs["spec"]["nodeName"], said["gpus"], said["preloaded"]) == ("node2", [uuid(2, 0)], False)
-    assert RECORD not in theirs["metadata"].get("annotations", {})
+    create_server(engine.cluster)
+    for theirs in servers(engine):
+        said = engine.said(theirs["metadata"]["name"])
+        assert (theirs["spec"]["nodeName"], said["gpus"], said["preloaded"]) == ("node2", [uuid(2, 0)], False)
+        assert RECORD not in theirs["metadata"].get("annotations", {})
     engine.create("ours", {OTHER_NAMES["memory"]: 1000}, STAYS)
     ours, said = engine.started("ours"), engine.said("ours")
     assert (ours["spec"]["nodeName"], said["gpus"], said["totals"]) == ("node1", [uuid(1, 0)], [1000])
-    engine.delete("theirs")
-    kubectl("label", "node", "node2", f"{OLD_LABEL.partition('=')[0]}-")
+    engine.delete("ours")
+
+
+def test_a_server_stays_available_while_its_node_is_moved_from_time_slicing(moved: Moved) -> None:
+    """The steps of docs/howto/from-time-slicing.md: the pods say only `nvidia.com/gpu: 1`, and leave the node first."""
+    engine, kubectl = moved.engine, moved.engine.cluster.kubectl
+    usual = {"dialects": {"vgpu": USUAL_NAMES}, "defaults": {"memory": 4000}}
+    run_install(engine.cluster, "upgrade", {"settings": usual}, "--wait", helm=True)
+    engine.wait_for_agent("node1")
+    leave = ("drain", "node2", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+    available = set[int]()
+    with ThreadPoolExecutor(1) as pool:
+        drain = pool.submit(kubectl, *leave)
+        while not drain.done():
+            available.add(engine.cluster.get(SERVER)["status"].get("availableReplicas", 0))
+        drain.result()
+    assert min(available) >= 1
+    other_systems.take_node(engine.cluster, TIME_SLICING, "node2")
+    engine.wait_for_agent("node2")
+    kubectl("uncordon", "node2")
+    for pod in servers(engine):
+        said = engine.said(pod["metadata"]["name"])
+        assert (pod["spec"]["nodeName"], gpus_of(pod), said["totals"]) == ("node1", [uuid(1, 0)], [4000])
+    engine.cluster.delete(SERVER)
+    engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node2")
+
+
+def create_server(cluster: Cluster) -> None:
+    """A Deployment of two pods that request a GPU and no amount, of which one may be away."""
+    labels = {"matchLabels": {"app": "server"}}
+    container = pods.container("main", STAYS, {COUNT: 1})
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [container]}
+    template = {"metadata": {"labels": labels["matchLabels"]}, "spec": spec}
+    folder, _, name = SERVER.rpartition("/")
+    made = {"metadata": {"name": name}, "spec": {"replicas": 2, "selector": labels, "template": template}}
+    cluster.post(folder, made)
+    budget = {"metadata": {"name": name}, "spec": {"maxUnavailable": 1, "selector": labels}}
+    cluster.post("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
+
+
+def servers(engine: Engine) -> list[Json]:
+    """The pods of the server, once both of them run."""
+
+    def look() -> list[Json] | None:
+        found = engine.cluster.get("/api/v1/namespaces/default/pods?labelSelector=app%3Dserver")["items"]
+        running = [one for one in found if one["status"]["phase"] == "Running"]
+        return running if len(running) == len(found) == 2 else None
+
+    return wait_for("both pods of the server", look)
 
 
 def run_clean(cluster: Cluster, node: str) -> str:
@@ -338,7 +349,9 @@ def run_clean(cluster: Cluster, node: str) -> str:
 def test_nothing_is_left_on_the_nodes_after_an_uninstallation(moved: Moved) -> None:
     """A pod still runs on node1: the files that it uses stay until it has ended."""
     engine = moved.engine
-    engine.tidy("kube-system", "default")
+    engine.tidy("kube-system")
+    engine.create("ours", {"nvidia.com/gpumem": 1000}, STAYS, nodeSelector={"kubernetes.io/hostname": "node1"})
+    engine.said("ours")
     before, library = container_of(engine, "ours"), libraries(engine.machine("node1"))
     said = run_install(engine.cluster, "uninstall", {})
     assert "node node2: files removed" in said

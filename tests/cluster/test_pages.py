@@ -87,14 +87,10 @@ def pages(installed: Engine) -> Iterator[Pages]:
         with contextlib.suppress(RefusedError):
             cluster.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
     cluster.add_user("alice", A)
-    tokens = {"alice": _token(installed, "alice")}
-    for name in ("boss", "stranger"):
-        cluster.post(f"/api/v1/namespaces/{B}/serviceaccounts", {"metadata": {"name": name}})
-        tokens[name] = _token(installed, name, B)
-    subject = {"kind": "ServiceAccount", "name": "boss", "namespace": B}
-    role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
-    binding = {"metadata": {"name": "boss"}, "subjects": [subject], "roleRef": role}
-    cluster.post(f"/apis/{RBAC}/v1/clusterrolebindings", binding)
+    tokens = {"alice": token_of(installed, "alice")}
+    tokens["boss"] = token_of_administrator(installed, "boss", B)
+    cluster.post(f"/api/v1/namespaces/{B}/serviceaccounts", {"metadata": {"name": "stranger"}})
+    tokens["stranger"] = token_of(installed, "stranger", B)
     installed.wait_for_deployment(WEB)
     try:
         with forwarded(cluster.machines[0], Address(installed)) as port:
@@ -104,9 +100,19 @@ def pages(installed: Engine) -> Iterator[Pages]:
         cluster.delete(f"/apis/{RBAC}/v1/clusterrolebindings/boss")
 
 
-def _token(engine: Engine, name: str, namespace: str = A) -> str:
+def token_of(engine: Engine, name: str, namespace: str = A) -> str:
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
     return str(engine.cluster.post(path, {"spec": {}})["status"]["token"])
+
+
+def token_of_administrator(engine: Engine, name: str, namespace: str) -> str:
+    """The token of a new account that may do everything."""
+    engine.cluster.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
+    binding = {"metadata": {"name": name}, "subjects": [subject], "roleRef": role}
+    engine.cluster.post(f"/apis/{RBAC}/v1/clusterrolebindings", binding)
+    return token_of(engine, name, namespace)
 
 
 class Address:

@@ -49,7 +49,9 @@ async def removal_template(client: Client, said: Mapping[str, Any]) -> AsyncIter
             await delete_found(client, namespace)
 
 
-async def remove_files(client: Client, template: Json, nodes: Sequence[str], say: Say) -> None:
+async def remove_files(
+    client: Client, template: Json, nodes: Sequence[str], say: Say, longest_s: float = REMOVAL_S
+) -> None:
     """Run a pod on each of these nodes, and say for each of them what became of its files."""
     await _delete_pods(client)  # those of a command that was interrupted
     kind = Key("Pod", "", NAMESPACE).api
@@ -60,7 +62,7 @@ async def remove_files(client: Client, template: Json, nodes: Sequence[str], say
             "spec": {**template["spec"], "nodeName": node},
         }
         await client.create(kind, body, namespace=NAMESPACE)
-    until = time.monotonic() + REMOVAL_S
+    until = time.monotonic() + longest_s
     pods = await _pods(client)
     while not all(_phase(one) in ENDED for one in pods) and time.monotonic() < until:
         await asyncio.sleep(LOOK_S)
@@ -70,7 +72,7 @@ async def remove_files(client: Client, template: Json, nodes: Sequence[str], say
         if _phase(pod) == "Succeeded":
             say(f"node {node}: files removed")
             continue
-        reason = await _named_pods(client, node, _message(pod)) if _phase(pod) == "Failed" else _silence(pod)
+        reason = await _named_pods(client, node, _message(pod)) if _phase(pod) == "Failed" else _silence(pod, longest_s)
         say(f"node {node}: {reason}; `cotenant kube clean --node {node}` removes them later")
     await _delete_pods(client)
 
@@ -90,9 +92,9 @@ def _message(pod: Seen) -> str:
     return " ".join(text.split()).removeprefix("cotenant: ") or f"{FOLDERS} stay, for a reason that is not known"
 
 
-def _silence(pod: Seen) -> str:
+def _silence(pod: Seen, longest_s: float) -> str:
     why = ", ".join(str(one.get("reason")) for one in _states(pod, "waiting")) or _phase(pod)
-    return f"{FOLDERS} stay: the pod that removes them has not ended after {REMOVAL_S:.0f} s ({why})"
+    return f"{FOLDERS} stay: the pod that removes them has not ended after {longest_s:.0f} s ({why})"
 
 
 async def _named_pods(client: Client, node: str, text: str) -> str:
