@@ -181,10 +181,10 @@ def test_nodes_are_moved_one_by_one_while_pods_of_the_other_system_run(moved: Mo
         assert engine.said(f"old-{node}")["gpus"] == [uuid(int(node[-1]), 0)]
     engine.create("large", {"nvidia.com/gpumem": V100.memory_mib - OLD["node1"] - 3999}, STAYS)
     assert "not enough GPU memory" in engine.waits("large"), "the old pods count on both nodes"
-    engine.create("unchanged", {GPUSHARE.resource: 2}, STAYS, nodeSelector={"kubernetes.io/hostname": "node1"})
-    assert (gpus_of(engine.started("unchanged")), engine.said("unchanged")["totals"]) == ([uuid(1, 0)], [2048])
-    for name in ("unchanged", "large", "late", "new-1", "new-2", *moved.before):
+    for name in ("large", "late", "new-1", "new-2", *moved.before):
         engine.delete(name)
+    # Not on node1: kubelet rejects pods with the resource of a device plugin that has left, for 5 minutes.
+    engine.fits({GPUSHARE.resource: V100.memory_mib // 1024}, "node2")
     engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node1")
     engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node2")
 
