@@ -195,6 +195,7 @@ def view_pages(engine: Engine) -> None:
 def test_helm_removes_everything_but_the_profiles(by_helm: Installed) -> None:
     by_helm.engine.tidy()
     run_install(by_helm.cluster, "uninstall", {})
+    assert files_of(by_helm.cluster) == []
     wait_for("everything to be gone", lambda: traces(by_helm.cluster) == {"customresourcedefinitions"})
 
 
@@ -219,7 +220,13 @@ def test_cotenant_installs_upgrades_and_removes_without_helm(bare: Installed) ->
     assert bare.status()["installed"] == "cotenant"
     bare.engine.tidy()
     run_install(bare.cluster, "uninstall", {}, "--purge")
+    assert files_of(bare.cluster) == []
     wait_for("everything to be gone", lambda: traces(bare.cluster) == set())
+
+
+def files_of(cluster: Cluster) -> list[Path]:
+    """Our folders on the node."""
+    return [path for folder in ("/run", "/var/lib") for path in cluster.machines[0].inside(folder).glob("cotenant*")]
 
 
 def traces(cluster: Cluster) -> set[str]:
