@@ -57,6 +57,12 @@ def place_mild() -> Iterator[Figure]:
     return figures_of("place-mild")
 
 
+@benchmark("waits")
+def waits() -> Iterator[Figure]:
+    """Mean waits in replays in which jobs end, under policies against fragmentation, paired over seeds."""
+    return figures_of("waits")
+
+
 @benchmark("tune-grid")
 def tune_grid() -> Iterator[Figure]:
     """Regret of the joint batch tuner on measured grids, from any initial sizes and with noise."""

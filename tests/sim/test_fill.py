@@ -43,6 +43,18 @@ def test_arrivals_are_placed_or_refused_once_and_counted() -> None:
     assert filled.placed == 3
 
 
+@pytest.mark.parametrize("suffix", ["", "@online"])
+def test_where_no_job_ends_auto_is_the_fragmentation_policy(suffix: str) -> None:
+    used: dict[str, list[str]] = {"auto": [], "fragmentation": []}
+    for name, policies in used.items():
+
+        def watch(_job: Job, _at: Cluster, policy: Policy, _done: Decision | None, seen: list[str] = policies) -> None:
+            seen.append(policy.name)
+
+        fill.replay(jobs_of(HALF, PAIR), open_cluster("1x2", data=None), in_turn(2, 1), name + suffix, 42, watch)
+    assert used["auto"] == used["fragmentation"] == ["fragmentation"] * 2
+
+
 def test_gang_is_counted_with_all_its_replicas() -> None:
     gang = Job(id="gang", demand=PAIR, replicas=2)
     filled = fill.replay([gang, *jobs_of(WHOLE)], open_cluster("2x2", data=None), in_turn(2, 2), "binpack", 42)

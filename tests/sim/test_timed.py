@@ -18,7 +18,7 @@ from cotenant.core.model import Demand, Job, Machine
 from cotenant.core.placement.deciding import Decision, decide, place_gang
 from cotenant.core.placement.policies import PREEMPTIVE, QUEUES, build_policy
 from cotenant.core.placement.ranking import Policy, Ranker
-from cotenant.core.units import MilliGpu, Seconds
+from cotenant.core.units import MilliCpu, MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.clusters import open_cluster
@@ -85,6 +85,20 @@ def test_a_job_holds_its_gpu_while_it_starts_up() -> None:
 def test_without_a_world_the_sharing_policy_lets_no_job_wait_that_fits(demand: Demand) -> None:
     four = [arrival(name, 0, 100, demand) for name in "abc"]
     assert simulate("1x1", four, policy="cotenant").quantiles["wait"][100] == 0
+
+
+def test_auto_leaves_wide_nodes_to_the_jobs_that_need_them() -> None:
+    small = [arrival(f"small-{i}", i, 1000) for i in range(4)]
+    wide = arrival("wide", 10, 10, Demand(gpus=4))
+    machines = [machine("a", gpus=4, cpu=MilliCpu(64_000)), machine("b", gpus=4, cpu=MilliCpu(64_000))]
+    machines += [machine(name, gpus=1, cpu=MilliCpu(64_000)) for name in "cdef"]
+    mix = mix_of(one.job.demand for one in [*small, wide])
+    waited = {}
+    for policy in ("fragmentation", "auto"):
+        result = TimedRun(machines, policy, mix, 42, Timing()).run(iter([*small, wide])).result(policy, 42).summary
+        waited[policy] = result["mean_wait"], result["wide_wait"]
+    assert waited["auto"] == (0, 0)
+    assert waited["fragmentation"][0] == waited["fragmentation"][1] >= 0
 
 
 # Queue orders

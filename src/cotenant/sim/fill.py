@@ -6,6 +6,7 @@ This is the protocol of FGD's evaluation (USENIX ATC 2023). It reports the perce
 how fragmented the rest is, against the load that has arrived.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -102,6 +103,8 @@ def replay(
 
     `build` makes the policy from its name; studies pass their own to try variants that have no name.
     """
+    # Here no job ends.
+    policy = re.sub(r"^auto\b", "fragmentation", policy)
     cluster = Cluster.of(ranked(machines, order.node_ranks))
     mix, inventory = mix_of(job.demand for job in jobs), inventory_of(machines)
     learner = Learner(policy.removesuffix(ONLINE), inventory, belief=UNDISTURBED) if policy.endswith(ONLINE) else None

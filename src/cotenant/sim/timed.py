@@ -301,6 +301,7 @@ class TimedRun:
             progress = self._progress.pop(job_id)
             self._release(running, now)
             self._tally.waits.append(progress.waited)
+            self._tally.wide_wait += progress.waited * (running.job.demand.gpus * running.job.replicas > 1)
             self._tally.completions.append(now - float(running.job.submitted))
             freed = True
         return freed

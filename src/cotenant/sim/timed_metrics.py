@@ -26,6 +26,8 @@ class Tally:
 
     waits: list[float] = field(default_factory=list)
     completions: list[float] = field(default_factory=list)
+    wide_wait: float = 0.0
+    """waits of jobs on several GPUs, in total"""
     unplaceable: int = 0
     preemptions: int = 0
     shared: int = 0
@@ -116,6 +118,7 @@ class TimedMetrics:
         if tally.completions:
             summary |= {
                 "mean_wait": float(np.mean(tally.waits)),
+                "wide_wait": tally.wide_wait / len(tally.waits),
                 "p95_wait": waits[95],
                 "mean_jct": float(np.mean(tally.completions)),
                 "median_jct": completions[50],

@@ -125,6 +125,8 @@ class Terms:
     """whether room without CPU is worth less"""
     scarcity: bool = True
     """whether demands with few places weigh more; else only popular demands do"""
+    by_gpus: bool = False
+    """whether a demand counts as many times as it needs GPUs"""
 
     def score(self, change: float) -> int:
         """A change of the potential in whole quanta."""
@@ -132,6 +134,8 @@ class Terms:
 
 
 TERMS = Terms()
+LEAVING = Terms(quantum=10, by_gpus=True)
+"""for jobs that end: one that needs several GPUs of a node waits long once small jobs are everywhere"""
 
 
 def order_of(known: Knowledge, terms: Terms = TERMS) -> Order:
@@ -146,7 +150,8 @@ class FreeRoom:
     def __init__(self, mix: Mix, inventory: Inventory, terms: Terms = TERMS) -> None:
         self._terms = terms
         self._asking = {spec: count for spec, count in mix.items() if spec.gpus > 0}
-        self._weights = _weights(self._asking, inventory if terms.scarcity else {})
+        counted = {spec: count * (spec.gpus if terms.by_gpus else 1) for spec, count in self._asking.items()}
+        self._weights = _weights(counted, inventory if terms.scarcity else {})
         self._models: dict[GpuModel, _GpuTables] = {}
         self._values: dict[tuple[GpuModel, int, Rooms], float] = {}
         self._expected: dict[tuple[int, int, int, GpuModel], float] = {}

@@ -54,6 +54,13 @@ def _fragmentation(known: Knowledge) -> Orders:
     return _same(fragmentation.order_of(known))
 
 
+def _auto(known: Knowledge) -> Orders:
+    """Our fragmentation policy for jobs that end; equal nodes are compared by what is left on them, so that small jobs
+    fill narrow and used nodes first."""
+    order = fragmentation.order_of(known, fragmentation.LEAVING)
+    return Orders((order, scores.best_fit), (order,))
+
+
 def _sharing_checks(known: Knowledge) -> tuple[Check, ...]:
     return sharing.memory_check(known.belief), sharing.speed_check(known.belief)
 
@@ -88,12 +95,13 @@ def _lucid(known: Knowledge) -> Orders:
 
 def _cotenant(known: Knowledge) -> Orders:
     """The GPU where it gains most, if the sharing gate agrees; on an idle GPU it gains 1, and nearly always less beside
-    others. Our fragmentation policy decides between GPUs on which nothing hinders it."""
+    others. The policy `auto` decides between GPUs on which nothing hinders it."""
     belief = known.belief
     gain, certain = sharing.by_gain(belief, sharing.mean), sharing.by_gain(belief, sharing.low)
     by_gpu = (gain, sharing.unhindered(belief), certain, sharing.untried(belief))
-    orders = (*by_gpu, *_fragmentation(known).nodes)
-    return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_gpu)
+    room = _auto(known)
+    nodes, gpus = (*by_gpu, *room.nodes), (*by_gpu, *room.gpus)
+    return Orders(nodes, gpus, _sharing_checks(known), worth_sharing, by_gpu)
 
 
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
@@ -110,6 +118,7 @@ ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
     "packing": lambda known: Orders((scores.packing,), TIGHTEST),
     "fgd": _fgd,
     "fragmentation": _fragmentation,
+    "auto": _auto,
     "topology": lambda known: Orders((scores.linked,), (scores.linked_for_later,)),
     "topology-static": lambda known: _same(scores.listed),
     "topology-simple": lambda known: Orders((scores.anything,), (scores.lowest_index,)),

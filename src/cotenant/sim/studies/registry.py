@@ -4,7 +4,7 @@
 
 from collections.abc import Mapping
 
-from cotenant.sim.studies import gavel_fifo, placement, prediction, tuning
+from cotenant.sim.studies import gavel_fifo, placement, prediction, tuning, waits
 from cotenant.sim.studies.study import Study
 
 STUDIES: Mapping[str, Study] = {
@@ -12,6 +12,7 @@ STUDIES: Mapping[str, Study] = {
     "place": placement.STUDY,
     "place-mild": placement.MILD_STUDY,
     "place-worlds": placement.WORLD_STUDY,
+    "waits": waits.STUDY,
     "predict": prediction.STUDY,
     "tune-grid": tuning.STUDY,
 }
