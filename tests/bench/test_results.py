@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import ablation, replay, timed
+from bench import ablation, replay
 from bench.__main__ import discover
 from bench.harness import BENCHMARKS
 from bench.rows import HERE, Row, read
@@ -92,7 +92,7 @@ TUNED = {42, 43, 44}
 
 
 def test_gains_over_fgd_are_measured_on_orders_that_nothing_was_tuned_on() -> None:
-    for seeds in (replay.FRESH_SEEDS, replay.ONLINE_SEEDS, ablation.SEEDS, timed.SEEDS):
+    for seeds in (replay.FRESH_SEEDS, replay.ONLINE_SEEDS, ablation.SEEDS, STUDIES["waits"].seeds):
         assert seeds
         assert TUNED.isdisjoint(seeds)
     page = (HERE.parent / "docs" / "explanation" / "fragmentation.md").read_text()

@@ -98,14 +98,14 @@ def test_tenants_with_shares_are_slowed_by_those_beside_which_they_were_measured
 
 @given(st.lists(st.tuples(st.sampled_from(["bert", "lstm", "vgg"]), st.integers(1, 250)), max_size=3))
 @examples(30)
-def test_without_measurements_the_policy_places_shares_as_the_policy_auto_does(
+def test_without_measurements_the_policy_places_shares_as_the_fragmentation_policy_does(
     tenants: list[tuple[str, int]],
 ) -> None:
     there = Cluster.of([machine(gpus=2)])
     known = Knowledge({spec_of(holder("bert")): 3, spec_of(Demand()): 1}, inventory_of([machine(gpus=2)]))
     for number, (workload, share) in enumerate(tenants):
         newcomer = job(str(number), holder(workload, share))
-        ours, theirs = (rank(build_policy(name, known), newcomer, there) for name in ("cotenant", "auto"))
+        ours, theirs = (rank(build_policy(name, known), newcomer, there) for name in ("cotenant", "fragmentation"))
         assert ours.fits[0].slot == theirs.fits[0].slot
         assert ours.verdict == PLACE
         there = there.place(Placement(newcomer, ours.fits[0].slot))

@@ -95,13 +95,12 @@ def _lucid(known: Knowledge) -> Orders:
 
 def _cotenant(known: Knowledge) -> Orders:
     """The GPU where it gains most, if the sharing gate agrees; on an idle GPU it gains 1, and nearly always less beside
-    others. The policy `auto` decides between GPUs on which nothing hinders it."""
+    others. Our fragmentation policy decides between GPUs on which nothing hinders it."""
     belief = known.belief
     gain, certain = sharing.by_gain(belief, sharing.mean), sharing.by_gain(belief, sharing.low)
     by_gpu = (gain, sharing.unhindered(belief), certain, sharing.untried(belief))
-    room = _auto(known)
-    nodes, gpus = (*by_gpu, *room.nodes), (*by_gpu, *room.gpus)
-    return Orders(nodes, gpus, _sharing_checks(known), worth_sharing, by_gpu)
+    orders = (*by_gpu, *_fragmentation(known).nodes)
+    return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_gpu)
 
 
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
