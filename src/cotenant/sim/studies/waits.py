@@ -105,13 +105,14 @@ STUDY = Study(
         "with arrivals 6, 12 or 24 times as fast, and one of Philly's clusters on 8 nodes of 8 GPUs. Each seed assigns "
         "the jobs to the times of arrival. The queue is first come, first served, and jobs that do not fit are "
         "overtaken. Policies are told the mix of the list; `auto@online` learns it.\n\n"
-        "Nearly all waiting is that of the few jobs that need several GPUs of one node. Small jobs are everywhere by "
-        "the time that such a job comes, and it waits for days until one node has been left by enough of them. What "
-        "shortens waits is therefore not how well small jobs are packed but which nodes they leave free. "
+        "On openb, most waiting is that of the few jobs that need several GPUs of one node: small jobs are everywhere "
+        "by the time that such a job comes, and it waits for days until one node has been left by enough of them. What "
+        "shortens waits is therefore less how well small jobs are packed than which nodes they leave free. "
         "`fragmentation` and `fgd` value all these nodes nearly alike, and equal nodes go to the first, which may be "
         "a wide one; best-fit fills narrow and used nodes first. `auto` keeps the potential of `fragmentation`, counts "
         "a demand as many times as it needs GPUs, has ties of a hundredth of a GPU instead of a tenth, and gives them "
-        "to the node with the least left. In fill mode, in which no job ends, `auto` is `fragmentation`.\n\n"
+        "to the node with the least left. In fill mode, in which no job ends, `auto` is `fragmentation`. Because few "
+        "jobs decide, differences between policies are mostly within chance.\n\n"
         "The last list has only jobs that request part of a GPU; `cotenant` knows nothing of how they slow each other."
     ),
     seeds=tuple(range(60, 66)),
