@@ -43,9 +43,9 @@ class Cancelled(NamedTuple):
 
 @click.command(epilog=EPILOG)
 @click.option("--no-wait", is_flag=True, help="Return at once. Default: when the jobs have ended.")
-@click.option("--all", "everything", is_flag=True, help="Cancel every job that has not ended, instead of JOB.")
+@click.option("--all", "everything", is_flag=True, help="Cancel every job of yours that has not ended, instead of JOB.")
 @click.option("--array", is_flag=True, help="Cancel the whole array that each JOB is an element of.")
-@state_option("Cancel every job in these states, instead of JOB.")
+@state_option("Cancel every job of yours in these states, instead of JOB.")
 @on_options
 @job_argument(*WAITING_OR_ACTIVE, required=False, several=True)
 @output_option
@@ -98,7 +98,7 @@ def _selected(client: Client | None, where: Where, state: str) -> tuple[str, ...
     if client is None:
         found = cluster_jobs.jobs_of(where, chosen, MOST_CANCELLED)
     else:
-        found = client.get(f"/v1/jobs?state={','.join(chosen)}&limit={MOST_CANCELLED}", list[JobView])
+        found = client.get(f"/v1/jobs?state={','.join(chosen)}&limit={MOST_CANCELLED}&mine=1", list[JobView])
     return tuple(one.id for one in reversed(found))
 
 

@@ -66,6 +66,7 @@ ENDPOINTS = (
             ("requests", "integer"),
             ("arrays", "integer"),
             ("array", "string"),
+            ("mine", "integer"),
         ),
         may=May.EVERYONE,
     ),

@@ -53,6 +53,8 @@ async def jobs(engine: Engine, request: Request) -> Response:
         found = engine.queries.jobs_and_arrays(states, limit, requests)
     else:
         found = engine.queries.jobs(states, limit, after, requests)
+    if whole(request, "mine", 0, 0, 1) == 1:
+        found = [job for job in found if job.uid == caller.owner.uid]
     return json_response([shown_to(caller, job) for job in found])
 
 
