@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))
 NEEDS_A_CLUSTER = ("cluster.md",)
 """tutorials that tests/cluster/test_tutorial.py follows"""
+NEEDS_ROOT = ("lab-server",)
 ALONE = ("unshare", "--net", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")), "sh", "-c")
 """a network of its own, in which ports that a page names are free"""
 OWN_NETWORK = (*ALONE, 'ip link set lo up && exec "$@"', "sh")
@@ -34,6 +35,8 @@ def _installed() -> None:
     "page", [page for page in TUTORIALS if page.name not in NEEDS_A_CLUSTER], ids=lambda page: page.stem
 )
 def test_a_tutorial_does_what_it_says(page: Path) -> None:
+    if page.stem in NEEDS_ROOT and os.geteuid() != 0:
+        pytest.skip("needs root")
     with home() as env:
         follow(page, env, prefix=OWN_NETWORK)
 

@@ -4,10 +4,12 @@
 
 import os
 import pwd
+import re
 import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -187,3 +189,37 @@ def test_a_runtime_folder_of_another_user_is_refused(
     monkeypatch.setenv("COTENANT_RUNTIME", str(tmp_path / "run"))
     with pytest.raises(InputError, match="belongs to another user"):
         make_runtime_folder()
+
+
+def test_the_capabilities_of_the_unit_are_enough() -> None:
+    unit = files("cotenant.local").joinpath("systemd", "system", "cotenant.service").read_text()
+    names = re.findall(r"CAP_(\w+)", re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)[0])
+    only = ",".join(["-all", *(f"+{name.lower()}" for name in names)])
+    with system_daemon(prefix=("setpriv", "--bounding-set", only)) as daemon:
+        bounded = Path(f"/proc/{daemon.process.pid}/status").read_text()
+        assert int(re.findall(r"CapEff:\s+(\w+)", bounded)[0], 16).bit_count() == len(names)
+        uid = pwd.getpwnam(daemon.ada).pw_uid
+        assert daemon.output(daemon.ada, "sh", "-c", "id -u; echo on > /dev/stdout") == f"{uid}\non\n"
+        job = daemon.submit(daemon.ada, "sh", "-c", "trap '' TERM; sleep 60", grace_s=0.2).id
+        daemon.running(job)
+        assert daemon.ask(daemon.ada, "POST", f"/v1/jobs/{job}/cancel").status == 200
+        assert daemon.ended(job).state == "cancelled"
+        code = "import mmap, time; m = mmap.mmap(-1, 40 << 24); [m.write(bytes(1 << 24)) for _ in range(40)]"
+        hog = daemon.submit(daemon.bob, "/usr/bin/python3", "-S", "-c", f"{code}; time.sleep(60)").id
+        assert daemon.ended(hog).outcome == "out-of-memory"
+
+
+def test_a_socket_of_systemd_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); "
+        "os.dup2(s.fileno(), 3); os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid())); "
+        "from cotenant.local.system import socket_of_systemd; f = socket_of_systemd(); "
+        "print(f.getsockname(), 'LISTEN_FDS' in os.environ, socket_of_systemd())"
+    )
+    monkeypatch.setenv("COTENANT_RUNTIME", str(tmp_path))
+    for name, said in (("cotenant.sock", f"{tmp_path}/cotenant.sock False None\n"), ("other.sock", "")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True, check=False
+        )
+        assert done.stdout == said
+        assert bool(said) or "systemd passed another socket" in done.stderr

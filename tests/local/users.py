@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from cotenant.wire.local import JobView
 from tests.local.daemon import PATIENCE_S, SOURCE, until
 
 T = TypeVar("T")
+_numbers = count()
 
 
 @contextmanager
@@ -172,9 +174,9 @@ class SystemDaemon:
 
 
 @contextmanager
-def system_daemon(*options: str) -> Iterator[SystemDaemon]:
-    """Nothing of it is left afterwards."""
-    folder, tag = Path(tempfile.mkdtemp(prefix="cts")), f"{os.getpid():x}"
+def system_daemon(*options: str, prefix: tuple[str, ...] = ()) -> Iterator[SystemDaemon]:
+    """Started by a command, if `prefix` names one; nothing of it is left afterwards."""
+    folder, tag = Path(tempfile.mkdtemp(prefix="cts")), f"{os.getpid():x}{next(_numbers)}"
     folder.chmod(0o755)
     with (
         a_group(f"cta{tag}") as group,
@@ -183,7 +185,7 @@ def system_daemon(*options: str) -> Iterator[SystemDaemon]:
         a_user(f"adm{tag}", group) as admin,
     ):
         env = {**os.environ, "PYTHONPATH": SOURCE, "COTENANT_STATE": f"{folder}/state"}
-        command = [sys.executable, "-m", "cotenant", "up", "--system", "--admin-group", group]
+        command = [*prefix, sys.executable, "-m", "cotenant", "up", "--system", "--admin-group", group]
         command += ["--simulate", "2", "--gpu-memory", "1GiB", *options]
         with (folder / "log").open("wb") as log:
             started = {**env, "COTENANT_RUNTIME": f"{folder}/run"}

@@ -61,7 +61,7 @@ Examples:
   cotenant up --simulate 2 --policy binpack
   cotenant up --detach --web 8600
   cotenant up --isolation-fallback next --gpu-isolation 0=mps
-  sudo cotenant up --system --admin-group gpu-admins
+  cotenant up --system --admin-group gpu-admins
 """
 
 

@@ -64,6 +64,7 @@ SECTIONS = {
         "up": ("daemon", "Starts the daemon."),
         "down": ("daemon", "Stops the daemon; running jobs continue."),
         "web": ("web", "Prints a link to the pages of the daemon."),
+        "service": ("service", "Installs the daemon as a service of systemd."),
         "token": ("token", "Makes and revokes tokens, by which users are known over TCP."),
         "status": ("daemon", "Shows the state of the daemon: GPUs, policy, number of jobs."),
         "mcp": ("mcp", "Serves tools about GPUs and jobs to an assistant."),

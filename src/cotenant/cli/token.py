@@ -18,12 +18,12 @@ COLUMNS = (
 )
 
 
-@click.group()
+@click.group(epilog="\b\nExample:\n  cotenant token create --label laptop\n")
 def token() -> None:
     """Makes, lists and revokes tokens, by which the daemon knows a user over TCP."""
 
 
-@token.command(epilog="\b\nExample:\n  (umask 077; cotenant token create --label laptop > token)\n")
+@token.command(epilog="\b\nExample:\n  cotenant token create --label laptop\n")
 @click.option("--label", default="", help="What the token is for.")
 @click.option("--user", metavar="NAME", help="Make a token of another user; only for administrators.")
 @output_option

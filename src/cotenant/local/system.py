@@ -15,6 +15,8 @@ from cotenant.local.isolation import IsolationSettings
 from cotenant.local.state_folder import system_runtime, system_socket
 from cotenant.node.ownership import problem_of_folder
 
+FIRST_PASSED = 3
+"""descriptor of the first socket that systemd passes on"""
 ADMIN_GROUP = "cotenant-admin"
 """whose members are administrators, if the group exists and no other is named"""
 
@@ -53,6 +55,7 @@ def find_admin_group(name: str | None) -> str | None:
 def make_runtime_folder() -> Path:
     """The folder with the socket, which every user can enter and only root can change."""
     folder = system_runtime()
+    os.umask(0o022)  # users must reach what they load and read; what is secret has a mode of its own
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         problem = problem_of_folder(folder)
@@ -67,9 +70,24 @@ def make_runtime_folder() -> Path:
     return folder
 
 
+def socket_of_systemd() -> socket.socket | None:
+    """The socket of a socket unit, by the protocol of sd_listen_fds(3); None: there is none."""
+    number, process = os.environ.pop("LISTEN_FDS", ""), os.environ.pop("LISTEN_PID", "")
+    if process != str(os.getpid()) or number != "1":
+        return None
+    passed = socket.socket(fileno=FIRST_PASSED)
+    passed.set_inheritable(False)
+    if passed.family != socket.AF_UNIX or passed.getsockname() != str(system_socket()):
+        raise InputError(f"systemd passed another socket than {system_socket()}; let cotenant.socket name that one")
+    return passed
+
+
 def open_system_socket(stack: ExitStack) -> socket.socket:
-    """The socket that every user may open; `stack` closes it."""
+    """The socket that every user may open: the one that systemd has opened, or a new one. `stack` closes it."""
     path = system_socket()
+    passed = socket_of_systemd()
+    if passed is not None:
+        return stack.enter_context(passed)
     path.unlink(missing_ok=True)
     opened = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     opened.bind(str(path))

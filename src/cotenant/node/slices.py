@@ -68,7 +68,8 @@ def make_slice(root: Path, name: str, limits: Limits, *, for_anyone: bool = Fals
         make_region(folder / REGION, uuids, mode=0o666 if for_anyone else 0o600)
         if uid is not None:
             folder.chmod(0o711)
-            os.chown(folder / REGION, uid, -1)
+            (folder / REGION).chmod(0o660)  # root may read it by its group: it may lack CAP_DAC_OVERRIDE
+            os.chown(folder / REGION, uid, os.getegid())
         write_read_only(folder / LIMITS, limits_text(limits))
     except OSError as error:
         remove_slice(folder)

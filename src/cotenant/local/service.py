@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon as a service of systemd: its files, and the commands that enable and disable them.
+
+The files are those of the folder `systemd` beside this module, with the path of the program that runs now.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from cotenant.errors import CotenantError, InputError
+from cotenant.node.ownership import problem_of_file, problem_of_folder
+
+RUNS = Path("/run/systemd/system")
+"""exists if systemd is the init of this machine"""
+SYSTEM_FILES = {
+    "cotenant.service": "etc/systemd/system/cotenant.service",
+    "cotenant.socket": "etc/systemd/system/cotenant.socket",
+    "tmpfiles.conf": "etc/tmpfiles.d/cotenant.conf",
+    "sysusers.conf": "etc/sysusers.d/cotenant.conf",
+}
+"""name in the package -> path below the root of the file system"""
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The files of one service, and the commands of systemd for it."""
+
+    contents: Mapping[Path, str]
+    prepare: tuple[Sequence[str], ...]
+    """before the units are enabled"""
+    units: tuple[str, ...]
+    systemctl: tuple[str, ...]
+
+    @property
+    def enable(self) -> tuple[Sequence[str], ...]:
+        reload = (*self.systemctl, "daemon-reload")
+        return (*self.prepare, reload, (*self.systemctl, "enable", "--now", *self.units))
+
+    @property
+    def disable(self) -> tuple[Sequence[str], ...]:
+        return ((*self.systemctl, "disable", "--now", *self.units),)
+
+
+def system_service(root: Path) -> Service:
+    """The daemon for all users; its files below `root`."""
+    contents = {root / path: _content("system", name) for name, path in SYSTEM_FILES.items()}
+    prepare = (("systemd-sysusers", "cotenant.conf"), ("systemd-tmpfiles", "--create", "cotenant.conf"))
+    return Service(contents, prepare, ("cotenant.socket", "cotenant.service"), ("systemctl",))
+
+
+def user_service(config: Path) -> Service:
+    """The daemon of one user, whose configuration folder is `config`."""
+    contents = {config / "systemd" / "user" / "cotenant.service": _content("user", "cotenant.service")}
+    return Service(contents, (), ("cotenant.service",), ("systemctl", "--user"))
+
+
+def _content(kind: str, name: str) -> str:
+    text = files("cotenant.local").joinpath("systemd", kind, name).read_text()
+    program = f"{sys.executable} -P -m cotenant"
+    return re.sub(r"^ExecStart=\S+", f"ExecStart={program}", text, flags=re.MULTILINE)
+
+
+def check_program() -> None:
+    """InputError if a user other than root could change the program that root would run at every boot."""
+    interpreter, package = Path(sys.executable).resolve(), Path(__file__).resolve()
+    for path in (interpreter, package):
+        problem = problem_of_folder(path.parent) or (None if path == interpreter else problem_of_file(path))
+        if problem is not None:
+            raise InputError(
+                f"{path.parent}: {problem}; root would run it at every boot: install cotenant where only root can "
+                "write, for example with `python3 -m venv /opt/cotenant`"
+            )
+
+
+def install(service: Service) -> None:
+    """Writes the files; those of an earlier version are replaced."""
+    for path, content in service.contents.items():
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            fresh = path.with_name(f".{path.name}.new")
+            fresh.unlink(missing_ok=True)
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
+                file.write(content)
+            fresh.chmod(0o644)
+            fresh.replace(path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror}; use sudo, or --user") from None
+
+
+def uninstall(service: Service) -> list[Path]:
+    """Removes the files; those that existed."""
+    removed = []
+    for path in service.contents:
+        try:
+            path.unlink()
+            removed.append(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InputError(f"{path}: cannot be removed: {error.strerror}; use sudo, or --user") from None
+    return removed
+
+
+def state_of(path: Path, content: str) -> str:
+    """Whether a file is as this version writes it."""
+    try:
+        return "installed" if path.read_text() == content else "differs from this version"
+    except FileNotFoundError:
+        return "not installed"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def carry_out(commands: Sequence[Sequence[str]]) -> None:
+    """Runs commands of systemd, up to the first that fails."""
+    for command in commands:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CotenantError(f"`{' '.join(command)}` failed: {error}") from None
+        if done.returncode != 0:
+            raise CotenantError(f"`{' '.join(command)}` failed: {done.stderr.strip() or f'code {done.returncode}'}")
