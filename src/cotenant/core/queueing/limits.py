@@ -131,13 +131,16 @@ class LeastAmounts:
     """What jobs use at least on a cluster, computed once for each kind of job."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._gpus = kinds_of_gpus(cluster)
+        self._cluster = cluster
+        self._gpus: tuple[Gpu, ...] | None = None  # most passes need none, and a large cluster has many
         self._known: dict[int, Amounts] = {}
 
     def of(self, kind: int, job: Job) -> Amounts:
         """`kind` is a number that jobs with the same demands have in common."""
         found = self._known.get(kind)
         if found is None:
+            if self._gpus is None:
+                self._gpus = kinds_of_gpus(self._cluster)
             found = self._known[kind] = least_amounts(job, self._gpus)
         return found
 
