@@ -205,7 +205,7 @@ class QueuePart(_Section, frozen=True):
     """Of `fair`: label of pods by whose value the pods of a namespace are told apart; empty: they share one account."""
     half_life_s: Annotated[float, Meta(gt=0, le=31_536_000)] = 604_800.0
     """Of `fair`: seconds in which half of the past use is forgotten."""
-    weights: Mapping[str, Annotated[float, Meta(gt=0, le=1_000_000)]] = {}
+    weights: Mapping[str, Annotated[float, Meta(gt=0, le=1e6)]] = {}
     """Of `fair`: weights of namespaces, and of `namespace/value` with `account-label`; 1 if not listed."""
 
     def check(self) -> None:
