@@ -48,8 +48,8 @@ class Refusal:
 class ApiServer:
     """The pods, their history, who watches, and what is to go wrong next.
 
-    Nodes, quotas, events, leases, profiles and groups are each kept by another one of its kind, with versions of its
-    own, which `merge` and `remove` change.
+    Nodes, quotas, events, leases, profiles, groups and claims are each kept by another one of its kind, with versions
+    of its own, which `merge` and `remove` change.
     """
 
     def __init__(self, *, with_nodes: bool = True) -> None:
@@ -59,6 +59,7 @@ class ApiServer:
         self.leases = ApiServer(with_nodes=False) if with_nodes else self
         self.profiles = ApiServer(with_nodes=False) if with_nodes else self
         self.groups = ApiServer(with_nodes=False) if with_nodes else self
+        self.claims = ApiServer(with_nodes=False) if with_nodes else self
         self.pods: dict[Key, Pod] = {}
         self.budgets: dict[str, int] = {}
         """How often each pod may be evicted, by name; other pods may always be evicted."""
@@ -246,6 +247,7 @@ class ApiServer:
             "leases": self.leases,
             "workloadprofiles": self.profiles,
             "podgroups": self.groups,
+            "resourceclaims": self.claims,
         }
         for plural, other in kept.items():
             if other is not self and plural in asked.path.split("/"):
@@ -313,7 +315,7 @@ class ApiServer:
                 self._watchers.remove(watcher)
 
     def _one(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
-        path = asked.path.replace("/apis/coordination.k8s.io/", "/api/")
+        path = asked.path.replace("/apis/coordination.k8s.io/", "/api/").replace("/apis/resource.k8s.io/", "/api/")
         parts = path.strip("/").split("/")  # api v1 namespaces NAMESPACE pods [NAME [PART]]
         if parts[2] == "nodes":
             return self._one_of_cluster(asked, parts[3], writer)
@@ -408,7 +410,7 @@ class Watcher:
 
 def _kind_of(asked: Asked) -> str:
     if asked.method == "GET" and asked.path.endswith(
-        ("/pods", "/nodes", "/resourcequotas", "/workloadprofiles", "/podgroups", "/events")
+        ("/pods", "/nodes", "/resourcequotas", "/workloadprofiles", "/podgroups", "/events", "/resourceclaims")
     ):
         return "watch" if asked.query.get("watch") else "list"
     return asked.method

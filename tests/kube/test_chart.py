@@ -27,6 +27,7 @@ from cotenant.kube.install.chart import (
     rendered,
     without_removal,
 )
+from cotenant.kube.install.claims import claim_objects
 from cotenant.kube.install.configuration import KUBE_SCHEDULER, kube_scheduler, scheduler_terms_of
 from cotenant.kube.install.policies import admission_policies
 from cotenant.kube.install.template import TemplateError, Templates
@@ -78,6 +79,7 @@ VALUES: dict[str, Json] = {
         "crds": {"keep": False},
         "devices": {"simulate": "none"},
     },
+    "claims": {"settings": {"claims": {"enabled": True}}},
     "cert-manager": {"certificates": {"source": "cert-manager", "days": 30}},
     "issuer": {"certificates": {"source": "cert-manager", "issuer": {"name": "ours", "kind": "ClusterIssuer"}}},
 }
@@ -125,7 +127,11 @@ def test_what_follows_from_settings_is_what_the_code_makes_of_them(values: Json)
     objects = named(ours(values))
     settings = parse_settings(json.dumps(values.get("settings", {})).encode())
     assert parse_settings(objects["ConfigMap", CONFIGURATION]["data"]["settings.yaml"].encode()) == settings
-    for wanted in (*admission_policies(terms_of(settings)), webhook_configuration(terms_of(settings))):
+    terms = terms_of(settings)
+    by_claims = [(one["kind"], one["metadata"]["name"]) for one in claim_objects(terms)]
+    assert [key in objects for key in by_claims] == [settings.claims.enabled] * len(by_claims)
+    made = claim_objects(terms) if settings.claims.enabled else []
+    for wanted in (*admission_policies(terms), *made, webhook_configuration(terms)):
         found = objects[wanted["kind"], wanted["metadata"]["name"]]
         kept = {key: value for key, value in found.items() if key != "metadata"}
         assert kept == {key: value for key, value in wanted.items() if key != "metadata"}

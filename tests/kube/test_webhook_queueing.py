@@ -10,7 +10,7 @@ from cotenant.kube.api.names import SCHEDULER_USER
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE, HOLD
 from cotenant.kube.install.admission import terms_of
 from cotenant.kube.install.policies import admission_policies
-from cotenant.kube.settings import KubeSettings, QueuePart
+from cotenant.kube.settings import ClaimsPart, KubeSettings, QueuePart
 from cotenant.kube.webhook.mutation import mutate
 from tests.kube.reviews import SETTINGS, Json, admitted, refusal, response, review, written
 
@@ -51,6 +51,16 @@ def test_pods_wait_where_the_settings_say_so_and_nowhere_by_default(settings: Ku
 def test_a_pod_of_a_gang_waits_wherever_it_is() -> None:
     assert gates(admitted(written(SLICE, annotations=PAIR))) == [OURS]
     assert not gates(admitted(written({}, annotations=PAIR)))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_pod_with_claims_waits_if_claims_are_enabled(enabled: bool) -> None:
+    settings = KubeSettings(claims=ClaimsPart(enabled=enabled))
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    assert gates(admitted(written({}, resourceClaims=claims), settings)) == ([OURS] if enabled else [])
+    assert not gates(admitted(written({}), settings))
+    # Kubernetes accepts no gate on a pod with a node; without a record, its claims are not prepared
+    assert not gates(admitted(written({}, resourceClaims=claims, nodeName="n1"), settings))
 
 
 def test_a_pod_of_a_podgroup_waits_wherever_it_is() -> None:

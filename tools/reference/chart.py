@@ -26,6 +26,7 @@ from cotenant.kube.codec.other_systems import KAI
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.install import values as chart_values
 from cotenant.kube.install.admission import Terms, mig_condition, webhook_configuration
+from cotenant.kube.install.claims import claim_objects
 from cotenant.kube.install.configuration import SchedulerTerms, kube_scheduler
 from cotenant.kube.install.policies import admission_policies
 from cotenant.kube.install.profiles import profile_definition
@@ -43,6 +44,7 @@ VALUE = re.compile(
     r'\{\{ include "cotenant\.(?:schedulerName|managedResources|namespaceSelector|labelSelector)" \. \}\}'
 )
 """an expression that yields JSON, which is YAML too"""
+CLAIMS_ENABLED = 'dig "claims" "enabled" false .Values.settings'
 RENAMED = ("count", "memory", "memory_percent", "compute", "priority")
 """the resources of a dialect that settings can rename"""
 
@@ -60,6 +62,7 @@ def files(root: Path) -> dict[Path, str]:
         chart / "templates/admission.yaml": _template(_admission()),
         chart / "templates/configuration.yaml": _configuration(),
         chart / "templates/crd.yaml": _definition(),
+        chart / "templates/claims.yaml": _claims(),
         page: _page((root / page).read_text()),
     }
 
@@ -116,6 +119,11 @@ def _admission() -> list[Json]:
     webhook = webhook_configuration(template_terms())
     webhook["metadata"]["annotations"] = "CERT-MANAGER"
     return [*admission_policies(template_terms()), webhook]
+
+
+def _claims() -> str:
+    text = _template(claim_objects(template_terms())).removeprefix(HEADER)
+    return f"{HEADER}{{{{- if {CLAIMS_ENABLED} }}}}\n{text}{{{{- end }}}}\n"
 
 
 def _configuration() -> str:

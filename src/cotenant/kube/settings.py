@@ -252,6 +252,13 @@ class WebhookPart(_Section, frozen=True):
     """RuntimeClass of pods with GPUs that name none; null: none is set."""
 
 
+class ClaimsPart(_Section, frozen=True):
+    """Requests for GPUs by ResourceClaims (Dynamic Resource Allocation), beside those under resources."""
+
+    enabled: bool = False
+    """Whether ResourceClaims of our device classes are allocated. Needs Kubernetes 1.34 or later."""
+
+
 class NamespacePart(_Section, frozen=True):
     """What is different for the pods of one namespace."""
 
@@ -344,6 +351,8 @@ class KubeSettings(_Section, frozen=True, dict=True):
     """Our own queue."""
     webhook: WebhookPart = WebhookPart()
     """Preparation of pods."""
+    claims: ClaimsPart = ClaimsPart()
+    """ResourceClaims."""
     namespaces: Mapping[str, NamespacePart] = {}
     """What is different for the pods of single namespaces, by name."""
     metrics: MetricsPart = MetricsPart()

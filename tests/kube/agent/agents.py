@@ -65,6 +65,7 @@ class Node:
         *,
         strict: bool = False,
         by_cdi: bool = False,
+        claims: bool = False,
         known_s: float = 20.0,
     ) -> AsyncIterator[Plugins]:
         """The plugins at work."""
@@ -77,6 +78,7 @@ class Node:
             ErrorLog(self.said.append),
             strict=strict,
             by_cdi=by_cdi,
+            claims=claims,
             look_s=0.05,
             known_s=known_s,
         )

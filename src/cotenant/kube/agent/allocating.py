@@ -184,15 +184,19 @@ def answer_for(
             raise InputError(f"{resource}: there is no device {printable(device[:80])!r} here")
     name = slice_name(resource, ids)
     _make_slice(host, name)
+    return pb.ContainerAllocateResponse(
+        envs={**no_gpus(vendor), "COTENANT_AGENT": str(AGENT_SOCKET)}, mounts=[*common, *own_mounts(host, name)]
+    )
+
+
+def own_mounts(host: HostPlaces, name: str) -> tuple[pb.Mount, ...]:
+    """What the containers of one slice have for themselves."""
     # Only the file is mounted: in a folder, root in a container could make links, pipes and any number of files.
     region = (host.regions / name).host
     processes = (host.slices / name / PROCESSES_NAME).host
-    own = (
+    return (
         pb.Mount(container_path=str(REGION), host_path=str(region), read_only=False),
         pb.Mount(container_path=str(PROCESSES_FOLDER), host_path=str(processes), read_only=True),
-    )
-    return pb.ContainerAllocateResponse(
-        envs={**no_gpus(vendor), "COTENANT_AGENT": str(AGENT_SOCKET)}, mounts=[*common, *own]
     )
 
 
@@ -225,21 +229,37 @@ def slice_name(resource: str, ids: Iterable[str]) -> str:
     return hashlib.sha256(f"{resource} {min(ids)}".encode()).hexdigest()[:32]
 
 
-def tidy_slices(host: HostPlaces, listed: Iterable[Listed], unclaimed: Unclaimed | None = None) -> None:
+def tidy_slices(
+    host: HostPlaces,
+    listed: Iterable[Listed],
+    unclaimed: Unclaimed | None = None,
+    others: Iterable[str] = (),
+) -> None:
     """Makes slices that a restart of the machine has removed, and removes those of containers that are gone.
 
-    Without `unclaimed`, none is removed.
+    Without `unclaimed`, none is removed. `others` are slices that stay.
     """
-    held = set()
+    held = set(others)
     for one in listed:
         held |= {slice_name(one.resource, [device]) for device in one.devices}
         name = slice_name(one.resource, one.devices)
-        # A container runtime makes a folder of a missing mount source.
-        if not (host.regions.seen / name).is_file() or not (host.slices.seen / name).is_dir():
-            _make_slice(host, name)
+        ensure_slice(host, name)
     if unclaimed is not None:
         made = chain(host.slices.seen.iterdir(), host.regions.seen.iterdir())
         unclaimed.remove(path for path in made if path.name not in held)
+
+
+def ensure_slice(host: HostPlaces, name: str) -> None:
+    """Makes a slice, unless it is there; a container runtime makes a folder of a missing mount source."""
+    if not (host.regions.seen / name).is_file() or not (host.slices.seen / name).is_dir():
+        _make_slice(host, name)
+
+
+def remove_slice(host: HostPlaces, name: str) -> None:
+    """Removes a slice, if it is there; OSError if it cannot be removed."""
+    (host.regions.seen / name).unlink(missing_ok=True)
+    if (host.slices.seen / name).exists():
+        shutil.rmtree(host.slices.seen / name)
 
 
 def _make_slice(host: HostPlaces, name: str) -> None:

@@ -71,6 +71,6 @@ class Comparison:
 
 
 def _running_records(pods: Collection[Pod]) -> dict[PodKey, Record | None]:
-    """The records of running pods; kubelet may not have given devices to the others yet."""
-    running = [pod for pod in pods if pod.status.phase == "Running"]
+    """The records of running pods; kubelet may not have given devices to the others yet, and never to claims."""
+    running = [pod for pod in pods if pod.status.phase == "Running" and not pod.spec.resource_claims]
     return {(pod.metadata.namespace, pod.metadata.name): valid_record(pod) for pod in running}

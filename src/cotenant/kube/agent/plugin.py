@@ -18,6 +18,8 @@ from pathlib import Path
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import HostPlaces, Unclaimed, prepare, tidy_slices
+from cotenant.kube.agent.claim_driver import ClaimDriver
+from cotenant.kube.agent.claim_files import ClaimFiles
 from cotenant.kube.agent.mps import NodeMps
 from cotenant.kube.agent.podresources import Listed, list_devices
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
@@ -155,6 +157,7 @@ class Plugins:
         strict: bool = False,
         by_cdi: bool = False,
         mps: NodeMps | None = None,
+        claims: bool = False,
         on_watch_change: Callable[[], object] = lambda: None,
         look_s: float = LOOK_S,
         known_s: float = KNOWN_S,
@@ -177,6 +180,24 @@ class Plugins:
         )
         self._slices, self._specs = Unclaimed(), Unclaimed()
         self._services = [Service(resource, self._state) for resource in resources]
+        self._driver = self._make_driver() if claims else None
+
+    def _make_driver(self) -> ClaimDriver:
+        state = self._state
+        return ClaimDriver(
+            ClaimFiles(state.host, state.vendor, state.common, state.strict),
+            state.machine,
+            state.pods,
+            state.error_log,
+            kubelet=state.host.kubelet,
+            known_s=state.known_s,
+            made=state.regions.hold,
+        )
+
+    def pods_changed(self) -> None:
+        """Call it in the loop of `run` if a pod of the node has changed."""
+        if self._driver is not None:
+            self._driver.pods_changed()
 
     def is_watched(self) -> bool:
         """Whether kubelet watches every resource, so that it can start containers with GPUs."""
@@ -198,6 +219,8 @@ class Plugins:
                         look_s=self._look_s,
                     )
                 )
+            if self._driver is not None:
+                group.create_task(self._driver.run())
             group.create_task(self._keep_tidy())
             group.create_task(self._keep_cut())
 
@@ -217,8 +240,9 @@ class Plugins:
         try:
             listed = await self.listed()
             # Kubelet does not list plain init containers, so nothing is removed while one may run.
-            tidy_slices(host, listed, None if any(map(init_sizes, self._state.pods())) else self._slices)
-            tidy_specs(host.cdi, listed, self._specs)
+            claims = [] if self._driver is None else [claim.slice for claim in self._driver.prepared()]
+            tidy_slices(host, listed, None if any(map(init_sizes, self._state.pods())) else self._slices, claims)
+            tidy_specs(host.cdi, listed, self._specs, claims)
         except (CotenantError, OSError) as error:
             error_log.report("tidying", str(error))
 

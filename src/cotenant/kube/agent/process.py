@@ -40,6 +40,7 @@ from cotenant.kube.agent.reporting import (
     host_memory_note,
     scaling_note,
 )
+from cotenant.kube.agent.resource_slices import keep_published as publish_slices
 from cotenant.kube.agent.simulating import AUTO, Simulation
 from cotenant.kube.agent.totals import NodeTotals
 from cotenant.kube.agent.training import Training
@@ -145,6 +146,7 @@ class Agent:
         """Something that is published may have changed: the GPUs, a pod, or whether kubelet watches."""
         self._grants: PodGrants | None = None
         """None: the GPUs were not found yet."""
+        self._plugins: Plugins | None = None
         self._leaving = False
         self._node = OwnNode(
             self._client,
@@ -240,6 +242,8 @@ class Agent:
         self.servers.pods_changed()
         if self._grants is not None:
             self._grants.pods_changed()
+        if self._plugins is not None:
+            self._plugins.pods_changed()
 
     def _handle(self, event: JobEvent) -> None:
         self.training.handle(event)
@@ -278,8 +282,10 @@ class Agent:
                 strict=self._options.strict,
                 by_cdi=self._options.mps and vendor.row.cdi_kind is not None,
                 mps=self.mps,
+                claims=self._settings.claims.enabled,
                 on_watch_change=self._changed.set,
             )
+            self._plugins = plugins
             self._gpus_of = vendor
             members = self._members = SliceMembers(self._options.host, self._pods.pods, self.error_log, self._proc)
             grants = self._grants = PodGrants(
@@ -306,6 +312,11 @@ class Agent:
                     tasks.create_task(grants.run())
                 tasks.create_task(self._comparison.run(plugins.listed))
                 tasks.create_task(self._say_when_published(backend))
+                if self._settings.claims.enabled:
+                    report = self._reporter("claims")
+                    tasks.create_task(
+                        publish_slices(self._client, lambda: self._machine, lambda: self._node.uid, report)
+                    )
                 if self._options.simulate == AUTO and backend.vendor is Vendor.SIMULATED:
                     self._say("agent: SIMULATES GPUs, because no node of the cluster has any")
                     tasks.create_task(self._end_simulation())

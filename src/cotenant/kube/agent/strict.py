@@ -131,9 +131,11 @@ def forget_spec(folder: Path, name: str) -> None:
     spec_path(folder, name).unlink(missing_ok=True)
 
 
-def tidy_specs(folder: Path, listed: Iterable[Listed], unclaimed: Unclaimed) -> None:
-    """Removes CDI devices of containers that are gone; a runtime reads one only at a start, after it is written."""
-    held = {spec_path(folder, device_name(one.resource, one.devices)) for one in listed}
+def tidy_specs(folder: Path, listed: Iterable[Listed], unclaimed: Unclaimed, others: Iterable[str] = ()) -> None:
+    """Removes CDI devices of containers that are gone; a runtime reads one only at a start, after it is written.
+    `others` are names of devices that stay."""
+    names = (*others, *(device_name(one.resource, one.devices) for one in listed))
+    held = {spec_path(folder, name) for name in names}
     unclaimed.remove(path for path in folder.glob(SPECS) if path not in held)
 
 

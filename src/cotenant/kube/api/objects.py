@@ -54,6 +54,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     labels: Words = {}
     annotations: Words = {}
     owner_references: tuple[Owner, ...] = ()
+    finalizers: tuple[str, ...] = ()
 
     @property
     def controller(self) -> Owner | None:
@@ -71,11 +72,19 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_transition_time: str | None = None
 
 
+class ClaimUse(msgspec.Struct, frozen=True):
+    """A claim of the pod that a container uses."""
+
+    name: str = ""
+    """Its name within the pod."""
+
+
 class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The resource requests and limits of a container."""
 
     limits: Quantities = {}
     requests: Quantities = {}
+    claims: tuple[ClaimUse, ...] = ()
 
 
 class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -102,6 +111,15 @@ class SchedulingGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     pod_group_name: str = ""
 
 
+class PodClaim(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A ResourceClaim that a pod names, or has made from a template."""
+
+    name: str = ""
+    """Its name within the pod."""
+    resource_claim_name: str | None = None
+    """Of the object; in the status of a pod, None means that none is needed."""
+
+
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The spec of a pod."""
 
@@ -114,6 +132,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     priority: int | None = None
     preemption_policy: str | None = None
     """`Never`: no pod is evicted for this one."""
+    resource_claims: tuple[PodClaim, ...] = ()
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -156,6 +175,8 @@ class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodClaim, ...] = ()
+    """The claims that were made from templates."""
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

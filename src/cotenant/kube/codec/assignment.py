@@ -128,14 +128,17 @@ def decode_record(text: str) -> Record:
 
 
 def record_of(pod: Pod) -> Record | None:
-    """The record of a pod, None if it has none; InputError if its annotation is not about this pod and node."""
+    """The record of a pod, None if it has none; InputError if its annotation is not about this pod and node.
+
+    A pod with ResourceClaims has its record before it is bound; then kube-scheduler binds it to no other node.
+    """
     text = pod.metadata.annotations.get(RECORD)
     if text is None:
         return None
     record = decode_record(text)
     if record.pod != pod.metadata.uid:
         raise InputError(f"annotation {RECORD}: copied from another pod; leave it out")
-    if record.node != pod.spec.node_name:
+    if record.node != (pod.spec.node_name or (record.node if pod.spec.resource_claims else "")):
         raise InputError(f"annotation {RECORD}: for another node than the one that the pod is on")
     return record
 

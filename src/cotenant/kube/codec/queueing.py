@@ -140,6 +140,13 @@ def is_gated(gates: Iterable[Gate]) -> bool:
     return any(gate.name == GATE for gate in gates)
 
 
+def gate_patch(pod: Waiting) -> dict[str, object]:
+    """The change that removes our gate from this very pod. Gates can only be removed: if another one was removed
+    meanwhile, the API server refuses the change, and it is tried again."""
+    others = [{"name": name} for name in gates_of_others(pod.spec.scheduling_gates)]
+    return {"metadata": {"uid": pod.metadata.uid}, "spec": {"schedulingGates": others}}
+
+
 def gates_of_others(gates: Iterable[Gate]) -> list[str]:
     """The scheduling gates of other programs."""
     return [gate.name for gate in gates if gate.name != GATE]

@@ -25,6 +25,7 @@ from cotenant.kube.codec.isolation import ISOLATION, is_enforced, wish_of
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.objective import LATENCY, objective_of
 from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, MeasuredMemory, Settings, Unmeasured, isolation_in
+from cotenant.kube.codec.vgpu import VGPU
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
 
@@ -77,6 +78,10 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     """The request of a pod; InputError says in a sentence what to write instead."""
     labels = pod.metadata.labels
     wanting = {container.name: _amounts(container, kind, labels, settings) for kind, container in containers_of(pod)}
+    by_claims: Mapping[str, Amounts] = {}
+    if pod.spec.resource_claims and settings.claimed is not None:
+        by_claims = _by_claims(pod, settings.claimed(pod), wanting, settings)
+        wanting |= by_claims
     if not any(wanting.values()):  # other annotations of such a pod are not ours to judge
         return PodRequest(demand=NOTHING, constraints=NOTHING, containers=(), vendor=None)
     numbers = {name: number for number, name in enumerate(container_names(pod))}
@@ -105,12 +110,34 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     if objective_of(pod.metadata.annotations) is not None:
         containers = _serving(containers)
     vendor = _vendor(containers)
-    constraints, rung_note = _on_rung(pod, containers, constraints, vendor, settings)
-    note = "; ".join(filter(None, (note, rung_note)))
+    if not by_claims:  # clients of MPS are made by the device plugin only
+        constraints, rung_note = _on_rung(pod, containers, constraints, vendor, settings)
+        note = "; ".join(filter(None, (note, rung_note)))
     if constraints.mig is not None:
         containers, constraints = _on_instances(containers, constraints.mig), replace(constraints, mig=None)
     demand = demand_for([one.amounts.container for one in containers], constraints)
     return PodRequest(demand=demand, constraints=constraints, containers=tuple(containers), vendor=vendor, note=note)
+
+
+def _by_claims(
+    pod: Pod, claimed: Mapping[str, Container], others: Mapping[str, Amounts | None], settings: Settings
+) -> dict[str, Amounts]:
+    """What containers request by claims; InputError if they cannot request it this way."""
+    if not claimed:
+        return {}
+    if any(others.values()):
+        raise InputError("GPUs are requested both under resources and by ResourceClaims: use one of them in a pod")
+    if MEMORY in pod.metadata.annotations or stated(pod.metadata.annotations):
+        raise InputError(f"annotation {MEMORY} and requests below limits are not supported with ResourceClaims to GPUs")
+    if (wish := wish_of(pod.metadata.annotations)) in (*BY_MPS, Rung.MIG):
+        raise InputError(f"annotation {ISOLATION}: {wish} is not supported with ResourceClaims to GPUs; remove it")
+    dialect = next((one for one in settings.dialects if one.name == VGPU.name), None)
+    if dialect is None:
+        raise InputError(f"ResourceClaims need the dialect {VGPU.name}, which is disabled in the settings")
+    return {
+        name: Amounts(dialect=dialect, container=container, unit=MiB(1), counted=True)
+        for name, container in claimed.items()
+    }
 
 
 def _guaranteed(pod: Pod, containers: Sequence[ContainerRequest]) -> list[ContainerRequest]:

@@ -35,6 +35,7 @@ PLURALS = {
     "ValidatingAdmissionPolicyBinding": ("validatingadmissionpolicybindings", _ADMISSION),
     "PodDisruptionBudget": ("poddisruptionbudgets", "apis/policy/v1"),
     "NetworkPolicy": ("networkpolicies", "apis/networking.k8s.io/v1"),
+    "DeviceClass": ("deviceclasses", "apis/resource.k8s.io/v1"),
     "Lease": ("leases", "apis/coordination.k8s.io/v1"),
     "RuntimeClass": ("runtimeclasses", "apis/node.k8s.io/v1"),
     "PodMonitor": ("podmonitors", "apis/monitoring.coreos.com/v1"),

@@ -228,7 +228,7 @@ def _visibility(terms: Terms) -> list[Json]:
 def _agents() -> list[Json]:
     """A compromised agent can lie about the GPUs of its own node, and about nothing else."""
     own_node = {
-        "expression": _is_own_node("object.metadata.name"),
+        "expression": is_own_node("object.metadata.name"),
         "message": "cotenant: an agent may write to its own node only",
         "reason": "Forbidden",
     }
@@ -259,8 +259,8 @@ def _profiles() -> list[Json]:
     """A compromised agent can lie about what it measured on its own node; the scheduler bounds what that changes."""
     owner = "object.metadata.ownerReferences"
     own_profiles = {
-        "expression": f"(object == null || ({_is_own_node('object.spec.node')}))"
-        f" && (oldObject == null || ({_is_own_node('oldObject.spec.node')}))",
+        "expression": f"(object == null || ({is_own_node('object.spec.node')}))"
+        f" && (oldObject == null || ({is_own_node('oldObject.spec.node')}))",
         "message": "cotenant: an agent may write the profiles of its own node only",
         "reason": "Forbidden",
     }
@@ -280,7 +280,7 @@ def _profiles() -> list[Json]:
     )
 
 
-def _is_own_node(name: str) -> str:
+def is_own_node(name: str) -> str:
     """CEL: whether this is the node on which the agent that sends the request runs."""
     node = cel(_NODE_OF_USER)
     extra = "request.userInfo.extra"

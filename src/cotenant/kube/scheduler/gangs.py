@@ -271,6 +271,9 @@ class Gangs:
         return bool(pod.spec.node_name) or self._state.node_of(pod.metadata.uid) is not None
 
 
+Shape = tuple[Demand, str, frozenset[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedPod:
     """A pod that waits in the queue, as it was read when it last changed."""
@@ -283,6 +286,8 @@ class QueuedPod:
     """expected duration"""
     attained: Seconds
     """how long it has run before"""
+    avoided: frozenset[str] = frozenset()
+    """nodes on which kube-scheduler would not place it, for reasons of its own"""
 
     @property
     def uid(self) -> str:
@@ -290,14 +295,14 @@ class QueuedPod:
         return self.pod.metadata.uid
 
     @property
-    def shape(self) -> tuple[Demand, str]:
-        """The demand and the policy: pods with the same shape fit the same slots."""
-        return self.request.demand, policy_of(self.pod.metadata.annotations, "", self.request)
+    def shape(self) -> Shape:
+        """The demand, the policy and the avoided nodes: pods with the same shape fit the same slots."""
+        return self.request.demand, policy_of(self.pod.metadata.annotations, "", self.request), self.avoided
 
 
 def by_shape(pods: Sequence[QueuedPod]) -> list[list[QueuedPod]]:
     """The pods grouped by shape, the hardest to place first."""
-    shapes: dict[tuple[Demand, str], list[QueuedPod]] = {}
+    shapes: dict[Shape, list[QueuedPod]] = {}
     for pod in pods:
         shapes.setdefault(pod.shape, []).append(pod)
     return sorted(shapes.values(), key=lambda alike: _ease(alike[0].request.demand))
@@ -413,7 +418,7 @@ class GangSlots:
     def _closed_to(self, pod: QueuedPod) -> set[str]:
         """The nodes that do not accept such a pod."""
         assert pod.request.vendor is not None
-        return set(self.state.cluster.names).difference(self.state.open_nodes(pod.request.vendor))
+        return set(self.state.cluster.names).difference(self.state.open_nodes(pod.request.vendor)) | pod.avoided
 
 
 def _job(first: QueuedPod, replicas: int) -> Job:

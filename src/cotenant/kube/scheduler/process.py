@@ -26,6 +26,7 @@ from cotenant.kube.api.access import Access, find_access
 from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.client import Client, Limits
 from cotenant.kube.api.error_log import ErrorLog, describe
+from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.api.server import (
     GRACE_S,
@@ -45,9 +46,11 @@ from cotenant.kube.api.server import (
 from cotenant.kube.codec.dialect import GIB
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.scheduler.absent import AbsentVendors
+from cotenant.kube.scheduler.allocator import ClaimAllocator
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.certificates import CertificateKeeper
+from cotenant.kube.scheduler.claims import ClaimBook
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.extender import Extender
@@ -157,7 +160,13 @@ class Scheduler:
         signals = Signals()
         self.errors, self.profiles = errors, Profiles(settings.defaults.memory_margin)
         ladder = Ladder(settings.isolation, lambda: self.state)
-        codec = replace(settings.codec(), measured_memory=self.profiles.memory_of, granted_rung=ladder.granted)
+        self.claims = ClaimBook(client, errors, self._claim_changed, enabled=settings.claims.enabled, pace=pace)
+        codec = replace(
+            settings.codec(),
+            measured_memory=self.profiles.memory_of,
+            granted_rung=ladder.granted,
+            claimed=self.claims.claimed if settings.claims.enabled else None,
+        )
         self.state = ClusterState(codec, scheduler=settings.scheduler.name, freed=signals.freed.send)
         self.groups = PodGroups(client, errors, self._group_changed, pace=pace)
         self.quotas, self.gangs = Quotas(codec), Gangs(self.state, self.groups.size_of)
@@ -168,11 +177,12 @@ class Scheduler:
         if election is not None:
             self.lead = ElectedLeader(election, self.watches.pods, errors, won=signals.lead_won)
         shared = self._shared = self._make_shared(client, settings, signals)
+        self.allocator = ClaimAllocator(shared, self.claims)
         queue = self._make_queue(settings, codec)
         self.retrier, self.preemptor, self.absent_vendors = Retrier(shared), Preemptor(shared), AbsentVendors(shared)
-        self.releaser = Releaser(shared, queue, self.preemptor.can_preempt)
+        self.releaser = Releaser(shared, queue, self.preemptor.can_preempt, self.allocator)
         self.binder = Binder(shared, self.releaser.join_gang)
-        self.resizer = Resizer(shared, self.binder.is_binding)
+        self.resizer = Resizer(shared, self.binder.is_binding, codec)
         self.objectives = ObjectiveKeeper(shared, self.binder.is_binding, codec)
         self.reclaimer = Reclaimer(shared)
         self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
@@ -224,19 +234,21 @@ class Scheduler:
             self.gangs,
             self.backfill,
             settings.queue,
-            scheduler=settings.scheduler.name,
             hold_s=settings.scheduler.hold_s,
             settings=codec,
             usage=Usage(self.state, settings.queue) if settings.queue.order == "fair" else None,
+            avoided=self.allocator.avoided,
         )
 
     def _subscribe(self, signals: Signals, queue: Queue) -> None:
         """Which part is called when: subscribers are called in this order."""
         signals.pod_changed.subscribe(
             self.groups.pod_changed,
+            self.claims.pod_changed,
             self.resizer.pod_changed,
             self.preemptor.pod_changed,
             self.releaser.pod_changed,
+            self.allocator.pod_changed,
             self.separator.pod_changed,
             self.objectives.pod_changed,
             self.absent_vendors.pod_changed,
@@ -267,6 +279,12 @@ class Scheduler:
         self.gangs.group_changed(namespace, name)
         self._shared.signals.freed.send(None)
 
+    def _claim_changed(self, pod: Pod) -> None:
+        """A claim of a pod has changed, so the pod may request something else."""
+        self.state.pod_changed(None, pod)
+        self.releaser.pod_changed(pod, pod)
+        self.allocator.pod_changed(pod, pod)
+
     def for_kube_scheduler(self) -> Routes:
         """The routes of the first port."""
         extender = Extender(self._shared, self.binder, self.preemptor)
@@ -295,12 +313,14 @@ class Scheduler:
             for part in (
                 self.watches,
                 self.groups,
+                self.claims,
                 self.lead,
                 self._shared.events,
                 self.retrier,
                 self.resizer,
                 self.preemptor,
                 self.releaser,
+                self.allocator,
                 self.learning,
                 self.separator,
                 self.objectives,
@@ -312,7 +332,7 @@ class Scheduler:
 
     def unready_reason(self) -> str | None:
         """Why the scheduler does not know the cluster well enough to place pods; None if it does."""
-        return self.watches.unready_reason() or self.learning.unready_reason()
+        return self.watches.unready_reason() or self.claims.unready_reason() or self.learning.unready_reason()
 
     async def _tick(self) -> NoReturn:
         while True:

@@ -7,7 +7,7 @@ no pod that comes later takes the slot. Times are arguments: `now` of any steady
 since 1970 for the order.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -21,6 +21,7 @@ from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, is_unschedulable, moment_of
 from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.claims import is_decided
 from cotenant.kube.codec.queueing import Gang, attained_of, estimate_of, gang_of, gates_of_others, hold_of, is_gated
 from cotenant.kube.codec.request import MEMORY, request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
@@ -52,7 +53,7 @@ from cotenant.kube.scheduler.queue_entry import (
     step,
 )
 from cotenant.kube.scheduler.usage import Usage, fair_order
-from cotenant.kube.settings import SCHEDULER_NAME, QueuePart
+from cotenant.kube.settings import QueuePart
 
 MOST_RELEASED = 32
 """pods or gangs in one pass; the next pass follows at once"""
@@ -107,15 +108,15 @@ class Queue:
         backfill: Backfill,
         queue: QueuePart,
         *,
-        scheduler: str = SCHEDULER_NAME,
         hold_s: float = HOLD_S,
         settings: Settings = DEFAULTS,
         usage: Usage | None = None,
+        avoided: Callable[[str], frozenset[str]] = lambda uid: frozenset(),
     ) -> None:
-        """`usage` is needed by the order `fair` only."""
+        """`usage` is needed by the order `fair` only. `avoided` returns the nodes that a pod is not placed on."""
         self._slots, self._state, self.gangs, self._backfill = slots, slots.state, gangs, backfill
-        self._usage = usage
-        self._queue, self._scheduler, self._hold_s, self._settings = queue, scheduler, hold_s, settings
+        self._usage, self._avoided = usage, avoided
+        self._queue, self._hold_s, self._settings = queue, hold_s, settings
         self._policy = build_policy("binpack", queue=queue.order)
         self._entries: dict[str, Entry] = {}
         self._classes: WeakValueDictionary[object, UnitClass] = WeakValueDictionary()
@@ -139,8 +140,9 @@ class Queue:
             self._usage.pod_changed(old, new)
         if new is None:
             return was_known
-        entry = step(before, PodSeen(is_gated(new.spec.scheduling_gates), uid in self._state.waiting))
-        unit = self._read(new, uid, entry) if new.spec.scheduler_name == self._scheduler else None
+        waits = uid in self._state.waiting
+        entry = step(before, PodSeen(self._has_gate(new, waits=waits), waits))
+        unit = self._read(new, uid, entry) if self._state.places(new) else None
         entry = Entry(entry.state, entry.slot_until, new, unit)
         if not entry.is_empty:
             self._entries[uid] = entry
@@ -308,7 +310,7 @@ class Queue:
                 if has_gpus:
                     self._slots.placer.views.ranker(pod)  # raises if the pod's policy does not exist
                     submitted = moment_of(pod.metadata.creation_timestamp)
-                    queued = QueuedPod(pod, request, submitted, estimate_of(pod), attained_of(pod))
+                    queued = QueuedPod(pod, request, submitted, estimate_of(pod), attained_of(pod), self._avoided(uid))
                     unit = self._unit((queued,), None)
             if gang is not None and has_gpus:
                 self.gangs.add(pod, gang)
@@ -322,7 +324,16 @@ class Queue:
         about = entry.pod.metadata
         if (entry.is_gated and entry.state is not QUEUED) or about.deletion_timestamp or hold_of(entry.pod) is not None:
             return True
-        return entry.unit is not None and (about.uid in self.gangs or self._queue.keeps(about.namespace))
+        claims = bool(entry.pod.spec.resource_claims)  # they are allocated only for a slot that is held
+        return entry.unit is not None and (claims or about.uid in self.gangs or self._queue.keeps(about.namespace))
+
+    def _has_gate(self, pod: Pod, *, waits: bool) -> bool:
+        """Whether a pod cannot be bound yet: it has our gate, or claims that are not allocated, which is the same."""
+        if not pod.spec.resource_claims:
+            return is_gated(pod.spec.scheduling_gates)
+        return not is_decided(pod) and (
+            is_gated(pod.spec.scheduling_gates) or (waits and self._state.awaits_claims(pod))
+        )
 
     def _hold(self, unit: Unit, now: float, this: _Round, *, overdue: bool, allowed: bool) -> Reason | None:
         until, reservation = now + self._hold_s, None if allowed else self._backfill.found
@@ -337,8 +348,9 @@ class Queue:
         return None
 
     def _is_gated_pod(self, unit: Unit) -> bool:
-        """Whether the unit is a single pod that still has its gate."""
-        return unit.gang is None and self._entries.get(unit.job.id, _NEW).is_gated
+        """Whether the unit is a single pod that still has its gate, without which kube-scheduler would try it."""
+        has_claims = bool(unit.pods[0].pod.spec.resource_claims)
+        return unit.gang is None and not has_claims and self._entries.get(unit.job.id, _NEW).is_gated
 
     def _take_back_slots(self, now: float) -> None:
         """Take back the slots of pods for which kube-scheduler finds no node: other pods can use them."""

@@ -15,7 +15,8 @@ from cotenant.kube.api.client import Guard
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.queueing import GATE, HOLD, is_gated
+from cotenant.kube.codec.queueing import HOLD, gate_patch, is_gated
+from cotenant.kube.scheduler.allocator import ClaimAllocator
 from cotenant.kube.scheduler.events import GANG_GIVEN_UP, GANG_WAITS, RELEASED
 from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.queue_entry import Unit
@@ -37,9 +38,15 @@ PREEMPTING_S = 15.0
 class Releaser:
     """Takes in pods and freed capacity; `run` releases pods."""
 
-    def __init__(self, shared: Shared, queue: Queue, can_preempt: Callable[[Pod], Awaitable[bool]]) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        queue: Queue,
+        can_preempt: Callable[[Pod], Awaitable[bool]],
+        allocator: ClaimAllocator,
+    ) -> None:
         """`can_preempt` tells whether a pod could have a slot if victims were evicted."""
-        self._shared, self._queue, self._can_preempt = shared, queue, can_preempt
+        self._shared, self._queue, self._can_preempt, self._allocator = shared, queue, can_preempt, allocator
         self.preempt_s, self.join_s = PREEMPT_S, JOIN_S
         self._events = QueueEvents(shared, queue)
         self._blocked: list[Pod] = []
@@ -151,14 +158,17 @@ class Releaser:
             self._shared.events.record(one.pod, RELEASED, waited + gang + before)
 
     async def _open(self, pod: Pod, guard: Guard) -> bool:
-        """Whether kube-scheduler will try the pod now: its gate is removed, or it is back in kube-scheduler's queue."""
+        """Whether kube-scheduler will try the pod now: its gate is removed, or it is back in kube-scheduler's queue.
+
+        The gate of a pod with claims is removed when these are allocated.
+        """
+        if self._allocator.takes(pod):
+            return await self._allocator.decide(pod, guard)
         about = pod.metadata
         retried = {RETRIED: str(round(1000 * _today()))}
         patch: dict[str, object] = {"metadata": {"uid": about.uid, "annotations": retried}}
         if is_gated(pod.spec.scheduling_gates):
-            # Gates can only be removed. If another one was removed meanwhile, this write is refused and tried again.
-            others = [{"name": gate.name} for gate in pod.spec.scheduling_gates if gate.name != GATE]
-            patch = {"metadata": {"uid": about.uid}, "spec": {"schedulingGates": others}}
+            patch = gate_patch(pod)
         try:
             await self._shared.client.patch(PODS, about.name, patch, namespace=about.namespace, guard=guard)
         except ApiError as error:

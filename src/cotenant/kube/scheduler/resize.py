@@ -229,9 +229,9 @@ def growth_refusal(old: Allocation, new: Allocation, state: ClusterState, quotas
 class Resizer:
     """Takes in pods as they change; `run` answers their requests one after the other."""
 
-    def __init__(self, shared: Shared, is_binding: Callable[[str], bool]) -> None:
+    def __init__(self, shared: Shared, is_binding: Callable[[str], bool], settings: Settings) -> None:
         """`is_binding` tells whether the outcome of a pod's bind is still unknown."""
-        self._shared, self._is_binding, self._settings = shared, is_binding, shared.settings.codec()
+        self._shared, self._is_binding, self._settings = shared, is_binding, settings
         self.again_s = AGAIN_S
         self.passes = 0
         """how many passes of `run` have ended, also those in which nothing could be answered yet"""

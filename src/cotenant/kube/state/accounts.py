@@ -101,6 +101,13 @@ class PodWaits:
 
 
 @dataclass(frozen=True, slots=True)
+class PodWithdrawn:
+    """The scheduler removed the assignment of a pod that was not on its node yet; the pod is to be placed again."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
 class PodIdles:
     """The pod does not wait, and nothing about its assignment has changed."""
 
@@ -197,7 +204,7 @@ class NodeGone:
     node: str
 
 
-PodEvent = PodWaits | PodIdles | PodRecorded | PodUnrecorded | PodUnreadable | PodEnded | PodGone
+PodEvent = PodWaits | PodWithdrawn | PodIdles | PodRecorded | PodUnrecorded | PodUnreadable | PodEnded | PodGone
 OwnEvent = Hold | BeginBinding | BeginResize | Release | Assume
 Event = PodEvent | OwnEvent | AgentReport | NodeGone
 
@@ -300,6 +307,10 @@ def _after_pod_event(state: State, event: PodEvent) -> State:
             return Waiting(pod)
         case PodWaits(pod), Held() | Binding():
             return replace(state, pod=pod)
+        case PodWithdrawn(pod), Lingering():
+            return state
+        case PodWithdrawn(pod), _:
+            return Waiting(pod)
         case PodIdles(), Waiting():
             return INACTIVE
         case PodIdles(), Held() | Binding():

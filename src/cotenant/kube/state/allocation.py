@@ -14,6 +14,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_of
 from cotenant.kube.codec.assignment import Record, record_for, record_of
 from cotenant.kube.codec.inherited import inherited_record
+from cotenant.kube.codec.queueing import is_gated
 from cotenant.kube.codec.request import NOTHING, PodRequest, request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.node.devices.vendors import Vendor
@@ -127,10 +128,19 @@ def orphan_allocation(record: Record) -> Allocation:
     return Allocation(uid=record.pod, namespace="", name="", record=record, constraints=NOTHING, vendor=None)
 
 
-def is_waiting(pod: Pod, scheduler: str) -> bool:
-    """Whether the pod is still to be placed by this scheduler."""
-    ours = pod.spec.scheduler_name == scheduler
-    return ours and not pod.spec.node_name and not pod.metadata.deletion_timestamp and not has_ended(pod)
+def is_unplaced(pod: Pod) -> bool:
+    """Whether the pod is still to be placed by some scheduler."""
+    return not pod.spec.node_name and not pod.metadata.deletion_timestamp and not has_ended(pod)
+
+
+def has_claims(pod: Pod, settings: Settings) -> bool:
+    """Whether the pod requests GPUs by ResourceClaims, as far as is known."""
+    if not pod.spec.resource_claims or settings.claimed is None:
+        return False
+    try:
+        return bool(settings.claimed(pod))
+    except InputError:  # what it requests is not known, and it waits at our gate until it is
+        return is_gated(pod.spec.scheduling_gates)
 
 
 def has_stopped(pod: Pod) -> bool:

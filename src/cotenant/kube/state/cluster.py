@@ -18,6 +18,7 @@ from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Node, Pod, has_ended
+from cotenant.kube.codec.claims import is_decided
 from cotenant.kube.codec.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, machine_type, orphans_of
 from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.codec.settings import DEFAULTS, Settings
@@ -41,14 +42,16 @@ from cotenant.kube.state.accounts import (
     PodUnreadable,
     PodUnrecorded,
     PodWaits,
+    PodWithdrawn,
     Release,
     step,
 )
 from cotenant.kube.state.allocation import (
     Allocation,
     Used,
+    has_claims,
     has_stopped,
-    is_waiting,
+    is_unplaced,
     orphan_allocation,
     planned_allocation,
     recorded_allocation,
@@ -174,6 +177,14 @@ class ClusterState:
         """What the pods of a namespace use of this vendor's GPUs."""
         return self._totals.used(namespace, vendor)
 
+    def places(self, pod: Pod) -> bool:
+        """Whether this scheduler places a pod: it has our schedulerName, or requests GPUs by claims."""
+        return pod.spec.scheduler_name == self._scheduler or self.awaits_claims(pod)
+
+    def awaits_claims(self, pod: Pod) -> bool:
+        """Whether a pod requests GPUs by claims that only this scheduler allocates."""
+        return has_claims(pod, self._settings)
+
     def without(self, uid: str, of: Cluster | None = None) -> Cluster:
         """The cluster, or what a view `of` it shows, as it would be without this pod and what is held for it."""
         account = self._accounts.get(uid)
@@ -258,9 +269,11 @@ class ClusterState:
     def _pod_event(self, old: Pod | None, new: Pod | None, version: str) -> PodEvent:
         if new is None:
             assert old is not None
-            return PodGone(version, has_stopped(old))
-        if is_waiting(new, self._scheduler):
-            return PodWaits(new)
+            return PodGone(version, has_stopped(old) or is_decided(old))
+        if is_decided(new):
+            return self._read_assignment(new)
+        if is_unplaced(new) and self.places(new):
+            return PodWithdrawn(new) if old is not None and is_decided(old) else PodWaits(new)
         if has_ended(new):
             return PodEnded()
         if new.spec.node_name and (old is None or _assignment(old) != _assignment(new)):

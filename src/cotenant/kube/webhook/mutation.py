@@ -16,7 +16,7 @@ from cotenant.kube.codec.guaranteed import limits_annotations
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of, hold_in
 from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
-from cotenant.kube.settings import KubeSettings, QueuePart, has_label
+from cotenant.kube.settings import KubeSettings, has_label
 from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
 from cotenant.kube.webhook.review import (
     MOST_BYTES,
@@ -92,7 +92,7 @@ def _prepare(
     annotations = {**wishes.annotations, **annotations}
     check_pod(pod, annotations, namespace, pod_request, settings)
     spec = _with_containers(old.get("spec", {}), pod, pod_request, codec, by_cdi)
-    spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings.queue)
+    spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings)
     if pod_request.containers or settings.scheduler.takes_over(pod.spec.scheduler_name):
         spec["schedulerName"] = settings.scheduler.name
         annotations = without_assignment(annotations, foreign_records(codec))
@@ -143,18 +143,20 @@ def _with_containers(spec: Json, pod: PodManifest, pod_request: PodRequest, code
     return changed
 
 
-def _with_gate(spec: Json, pod: Pod, pod_request: PodRequest, namespace: str, queue: QueuePart) -> Json:
+def _with_gate(spec: Json, pod: Pod, pod_request: PodRequest, namespace: str, settings: KubeSettings) -> Json:
     """Return the spec with our scheduling gate if the pod has to queue, and without it if not.
 
     InputError if an annotation about the queue cannot be parsed. Kubernetes admits no gate after the creation of a pod.
+    Which devices claims are for is not known here: the scheduler removes the gate of pods whose claims are not ours.
     """
     if pod_request.containers:
         estimate_of(pod), attained_of(pod)
     waits = bool(pod_request.containers) and (
         gang_of(pod) is not None
         or hold_in(pod.metadata.annotations) is not None
-        or queue.takes(namespace, pod.metadata.labels)
+        or settings.queue.takes(namespace, pod.metadata.labels)
     )
+    waits = waits or (settings.claims.enabled and bool(spec.get("resourceClaims")) and not spec.get("nodeName"))
     before = spec.get(_GATES) or []
     gates = [gate for gate in before if gate.get("name") != GATE or waits]
     if waits and not any(gate.get("name") == GATE for gate in gates):

@@ -84,7 +84,6 @@ class ClusterWatch:
             self.gangs,
             Backfill(self.state, self.gangs, settings.queue),
             settings.queue,
-            scheduler=settings.scheduler.name,
             settings=self.codec,
         )
         """The order of the pods that wait at their gates. No pass is made through it here."""

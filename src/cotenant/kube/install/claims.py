@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The objects that an installation with ResourceClaims has besides: device classes and admission policies."""
+
+from cotenant.kube.api.claims import GROUP, VERSION
+from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER, Json, object_of
+from cotenant.kube.codec.claims import CLASSES, DRIVER
+from cotenant.kube.codec.paths import GUARDED
+from cotenant.kube.install.admission import Terms, cel, named_expressions, policy_with_binding, rule_for
+from cotenant.kube.install.policies import is_own_node
+
+CLAIMS, SLICES, CLAIM_MOUNTS = "cotenant-claims", "cotenant-slices", "cotenant-claim-mounts"
+
+
+def claim_objects(terms: Terms) -> list[Json]:
+    """Return all of them."""
+    return [*map(_device_class, CLASSES), *_claims(), *_slices(), *_claim_mounts(terms)]
+
+
+def _device_class(name: str) -> Json:
+    """A class from which kube-scheduler allocates nothing: two allocators would give away the same GPU. It accepts what
+    our scheduler has allocated, which it does not compare with the class."""
+    selectors = [{"cel": {"expression": f"device.driver == {cel(DRIVER)} && false"}}]
+    return object_of("DeviceClass", VERSION, name, cluster_wide=True, spec={"selectors": selectors})
+
+
+def _claims() -> list[Json]:
+    """Only our scheduler allocates our GPUs, and a claim serves one pod: its GPUs are free when that pod has ended."""
+    new, old = (
+        f"{one} != null && has({one}.status) && has({one}.status.allocation) ? {one}.status.allocation : null"
+        for one in ("object", "oldObject")
+    )
+    is_ours = (
+        "variables.now != null && has(variables.now.devices) && has(variables.now.devices.results)"
+        f" && variables.now.devices.results.exists(r, r.driver == {cel(DRIVER)})"
+    )
+    allocates = {
+        "expression": f"!variables.isOurs || variables.now == variables.then"
+        f" || request.userInfo.username == {cel(SCHEDULER_USER)}",
+        "message": f"cotenant: devices of driver {DRIVER} may be allocated only by cotenant's scheduler; use its device"
+        " classes",
+        "reason": "Forbidden",
+    }
+    serves_one = {
+        "expression": "!variables.isOurs || !has(object.status.reservedFor) || size(object.status.reservedFor) < 2",
+        "message": "cotenant: a ResourceClaim to its GPUs serves one pod at a time; use a ResourceClaimTemplate",
+        "reason": "Forbidden",
+    }
+    return policy_with_binding(
+        CLAIMS,
+        {"resourceRules": [rule_for(["UPDATE"], ["resourceclaims/status"], group=GROUP, version="*")]},
+        variables=named_expressions({"now": new, "then": old, "isOurs": is_ours}),
+        validations=[allocates, serves_one],
+    )
+
+
+def _slices() -> list[Json]:
+    """A compromised agent can publish GPUs of its own node only."""
+    own = " && ".join(
+        f"({one} == null || ({one}.spec.driver == {cel(DRIVER)} && has({one}.spec.nodeName)"
+        f" && {is_own_node(f'{one}.spec.nodeName')}))"
+        for one in ("object", "oldObject")
+    )
+    return policy_with_binding(
+        SLICES,
+        {"resourceRules": [rule_for(["CREATE", "UPDATE", "DELETE"], ["resourceslices"], group=GROUP, version="*")]},
+        matchConditions=named_expressions({"an-agent": f"request.userInfo.username == {cel(AGENT_USER)}"}),
+        validations=[
+            {
+                "expression": own,
+                "message": "cotenant: an agent may write the ResourceSlice of its own node only",
+                "reason": "Forbidden",
+            }
+        ],
+    )
+
+
+def _claim_mounts(terms: Terms) -> list[Json]:
+    """A container with claims must not hide what it gets with its GPUs, also if its pod skips the webhook."""
+    words = sorted({"ld.so.preload" if "preload" in path.name else "cotenant" for path in GUARDED})
+    hides = " || ".join(f"m.mountPath.contains({cel(word)})" for word in words)
+    containers = "object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
+    return policy_with_binding(
+        CLAIM_MOUNTS,
+        {
+            "resourceRules": [rule_for(["CREATE"], ["pods"])],
+            "namespaceSelector": {"matchExpressions": terms.namespaces},
+        },
+        matchConditions=named_expressions({"has-claims": "has(object.spec.resourceClaims)"}),
+        variables=named_expressions({"containers": containers}),
+        validations=[
+            {
+                "expression": "variables.containers.all(c, !has(c.resources) || !has(c.resources.claims)"
+                f" || !has(c.volumeMounts) || c.volumeMounts.all(m, !({hides})))",
+                "message": f"cotenant: a container with ResourceClaims must not mount at a path with"
+                f" {' or '.join(words)}, which could change the limits of its GPUs; choose another path",
+                "reason": "Forbidden",
+            }
+        ],
+    )

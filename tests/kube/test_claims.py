@@ -1,0 +1,242 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler that allocates ResourceClaims beside an API server; the test plays kube-scheduler and kubelet."""
+
+import asyncio
+import json
+from typing import Any
+
+from cotenant.kube.api.claims import FINALIZER
+from cotenant.kube.codec.assignment import RECORD, decode_record
+from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
+from cotenant.kube.codec.queueing import GATE
+from cotenant.kube.settings import ClaimsPart, KubeSettings
+from tests.kube.api_server import ApiServer, Pod, Refusal
+from tests.kube.control_plane import ControlPlane, a_scheduler, given_by, play, until
+from tests.kube.pods import pod_object
+
+CLAIMS = KubeSettings(claims=ClaimsPart(enabled=True))
+
+
+def spec_of(memory: str | None, **more: Any) -> dict[str, Any]:
+    """What a claim requests: so much of a shared GPU, or a whole one."""
+    exactly = {"deviceClassName": WHOLE if memory is None else SHARED, **more}
+    share = {"apiVersion": PARAMETERS, "kind": "GpuShare", "memory": memory}
+    config = [] if memory is None else [{"opaque": {"driver": DRIVER, "parameters": share}}]
+    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}], "config": config}}
+
+
+def add_claim(server: ApiServer, name: str, spec: dict[str, Any]) -> None:
+    metadata = {"namespace": "team", "uid": f"claim-{name}"}
+    server.claims.merge(name, {"metadata": metadata, "spec": spec, "status": {}}, "team")
+
+
+def add_pod(server: ApiServer, name: str, claim: str | None = None, *, gated: bool = True, **spec: Any) -> None:
+    """A pod of another scheduler whose container uses a claim, by default one of the same name."""
+    new = pod_object([{}], [], {}, None, {"schedulerName": "default-scheduler", **spec})
+    new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    new["spec"]["schedulingGates"] = [{"name": GATE}] if gated else []
+    new["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim or name}]
+    new["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    server.merge(name, new, "team")
+
+
+def add(server: ApiServer, name: str, memory: str | None, **more: Any) -> None:
+    add_claim(server, name, spec_of(memory))
+    add_pod(server, name, **more)
+
+
+def allocation(server: ApiServer, name: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = server.claims.pods["team", name]["status"].get("allocation")
+    return found
+
+
+def is_ready(server: ApiServer, name: str) -> bool:
+    """Whether kube-scheduler could bind a pod."""
+    return not server.pods["team", name]["spec"]["schedulingGates"] and allocation(server, name) is not None
+
+
+def bind(server: ApiServer, name: str) -> Pod:
+    """kube-scheduler's part: reserves the claim, and binds the pod to the node of its allocation."""
+    found = allocation(server, name)
+    assert found is not None
+    (term,) = found["nodeSelector"]["nodeSelectorTerms"]
+    (node,) = term["matchFields"][0]["values"]
+    consumer = {"resource": "pods", "name": name, "uid": f"uid-{name}"}
+    server.claims.merge(name, {"status": {"reservedFor": [consumer]}}, "team")
+    return server.merge(name, {"spec": {"nodeName": node}}, "team")
+
+
+async def with_node(plane: ControlPlane, *names: str, memory: int = 16_000) -> None:
+    for name in names or ("n1",):
+        plane.add_node(name, memory=memory)
+    await until(lambda: len(plane.scheduler.state.vendors) == len(names or ("n1",)))
+
+
+def test_claims_and_pods_of_the_device_plugin_share_one_card_in_one_ledger() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_node(plane)
+        plane.add_pod("plugin", 6000)
+        assert await plane.place("plugin", "n1") == "n1"
+        add(server, "one", "6000Mi")
+        await until(lambda: is_ready(server, "one"))
+        found = allocation(server, "one")
+        assert found is not None
+        (device,) = found["devices"]["results"]
+        assert device == {"request": "gpu", "driver": DRIVER, "pool": "n1", "device": device_name("GPU-n1-0")}
+        assert server.claims.pods["team", "one"]["metadata"]["finalizers"] == [FINALIZER]
+        assert bind(server, "one")["spec"]["nodeName"] == "n1"
+        assert given_by(server) == {"GPU-n1-0": 12_000}
+        add(server, "two", "6000Mi")
+        await until(lambda: plane.events("Queued"))
+        assert "6000 MiB" in plane.events("Queued")[0]
+        assert allocation(server, "two") is None
+        plane.add_pod("late", 5000)
+        assert await plane.place("late", "n1") != "n1"
+        assert "4000 MiB" in json.dumps(await plane.why("late"))
+        plane.end("plugin")
+        await until(lambda: is_ready(server, "two"))
+        assert (await plane.why("one"))["state"] != "waiting"
+        assert [line for line in plane.lines if "claims" in line] == []
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_that_skipped_the_gate_is_decided_before_its_claim_is_allocated() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_node(plane)
+        add(plane.server, "one", None, gated=False)
+        await until(lambda: allocation(plane.server, "one"))
+        text = plane.server.pods["team", "one"]["metadata"]["annotations"][RECORD]
+        record = decode_record(text)
+        assert (record.node, record.exclusive) == ("n1", True)
+
+    play(story, CLAIMS)
+
+
+def test_pods_whose_claims_are_for_other_devices_lose_our_gate() -> None:
+    async def story(plane: ControlPlane) -> None:
+        add_pod(plane.server, "other")
+        await until(lambda: "does not exist yet" in str(plane.lines) or plane.scheduler.state.waiting)
+        assert plane.server.pods["team", "other"]["spec"]["schedulingGates"] == [{"name": GATE}]
+        spec = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}]}}
+        add_claim(plane.server, "other", spec)
+        await until(lambda: plane.server.pods["team", "other"]["spec"]["schedulingGates"] == [])
+        assert RECORD not in plane.server.pods["team", "other"]["metadata"]["annotations"]
+
+    play(story, CLAIMS)
+
+
+def test_a_scheduler_that_restarts_goes_on_with_what_was_decided() -> None:
+    async def told() -> None:
+        server = ApiServer()
+        async with server.serving():
+            async with a_scheduler(server, CLAIMS) as plane:
+                await with_node(plane)
+                add(server, "one", "9000Mi")
+                await until(lambda: is_ready(server, "one"))
+            # as if it had been killed after its first write
+            server.claims.merge("one", {"status": {"allocation": None}}, "team")
+            server.merge("one", {"spec": {"schedulingGates": [{"name": GATE}]}}, "team")
+            async with a_scheduler(server, CLAIMS) as plane:
+                await until(lambda: is_ready(server, "one"))
+                add(server, "two", "9000Mi")
+                await until(lambda: plane.events("Queued"))
+                assert allocation(server, "two") is None
+                server.remove("one", "team")
+                await until(lambda: is_ready(server, "two"))
+
+    asyncio.run(told())
+
+
+def test_a_node_on_which_kube_scheduler_does_not_place_the_pod_is_avoided() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_node(plane, "n1", "n2")
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        (first,) = given_by(server)
+        # what kube-scheduler does if the node has too little CPU
+        server.claims.merge("one", {"status": {"allocation": None}}, "team")
+        await until(lambda: is_ready(server, "one") and list(given_by(server)) not in ([], [first]))
+        assert {first, *given_by(server)} == {"GPU-n1-0", "GPU-n2-0"}
+        await until(lambda: any("does not place it" in text for text in plane.events("NoRoom")))
+
+    play(story, CLAIMS)
+
+
+def test_a_claim_serves_one_pod_at_a_time() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_node(plane)
+        add(server, "one", "1Gi")
+        add_pod(server, "two", claim="one")
+        await until(lambda: len(given_by(server)) == 1 and allocation(server, "one"))
+        names = [name for name in ("one", "two") if RECORD in plane.pod(name)["metadata"]["annotations"]]
+        assert len(names) == 1
+        (other,) = {"one", "two"} - set(names)
+        await plane.knows("one", "two")
+        why = await plane.why(other)
+        assert f"pod {names[0]} uses it" in json.dumps(why)
+        plane.end(names[0])
+        await until(lambda: RECORD in plane.pod(other)["metadata"]["annotations"])
+
+    play(story, CLAIMS)
+
+
+def test_invalid_claims_wait_with_a_sentence() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_node(plane)
+        without = spec_of("1Gi") | {"config": []}
+        without["devices"]["config"] = []
+        wrong = {
+            "selected": (spec_of("1Gi", selectors=[{"cel": {"expression": "true"}}]), "selectors are not supported"),
+            "all": (spec_of(None, allocationMode="All"), "write a count"),
+            "unstated": (without, "needs parameters that state the memory"),
+            "huge": (spec_of("5000Gi"), "up to 1 TiB"),
+        }
+        for name, (spec, _) in wrong.items():
+            add_claim(plane.server, name, spec)
+            add_pod(plane.server, name)
+        await plane.knows(*wrong)
+        for name, (_, sentence) in wrong.items():
+            assert sentence in json.dumps(await plane.why(name))
+            assert allocation(plane.server, name) is None
+
+    play(story, CLAIMS)
+
+
+def test_a_running_pod_with_a_claim_is_resized() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_node(plane)
+        add(plane.server, "one", "9000Mi")
+        await until(lambda: is_ready(plane.server, "one"))
+        bind(plane.server, "one")
+        plane.server.merge("one", {"metadata": {"annotations": {"cotenant.io/resize": "memory=8000Mi"}}}, "team")
+        await until(lambda: given_by(plane.server) == {"GPU-n1-0": 8000})
+
+    play(story, CLAIMS)
+
+
+def test_a_claim_that_cannot_have_the_finalizer_is_allocated_all_the_same() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_node(plane)
+        plane.server.claims.refusals.append(Refusal(422, "Invalid", only="PATCH"))
+        add(plane.server, "one", "1Gi")
+        await until(lambda: is_ready(plane.server, "one"))
+        assert "finalizers" not in plane.server.claims.pods["team", "one"]["metadata"]
+
+    play(story, CLAIMS)
+
+
+def test_claims_are_left_alone_unless_enabled() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_node(plane)
+        add(plane.server, "one", "1Gi")
+        plane.add_pod("plugin", 6000)
+        assert await plane.place("plugin", "n1") == "n1"
+        assert not any("resourceclaims" in one.path for one in plane.server.claims.asked)
+        assert allocation(plane.server, "one") is None
+
+    play(story)
