@@ -303,6 +303,8 @@ def makes_tokens(at: Attempt) -> None:
     assert at.daemon.ask(at.bob, "POST", "/v1/tokens", {"user": at.daemon.ada}).status == 403
     assert at.daemon.ask_over_tcp(at.token, "POST", "/v1/tokens").status == 403
     assert at.daemon.ask(at.bob, "POST", "/v1/tokens", {"user": "nobody-has-this-name"}).status == 400
+    for user in ("root", at.daemon.ada):  # who has it runs commands as that user: an administrator is not root
+        assert at.daemon.ask(at.daemon.admin, "POST", "/v1/tokens", {"user": user}).status == 403
 
 
 def lists_tokens(at: Attempt) -> None:
@@ -360,6 +362,8 @@ ATTEMPTS: dict[str, Callable[[Attempt], None]] = {
     "hold a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.running}/hold"),
     "release a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.held}/release"),
     "run a job again": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.ended}/retry"),
+    "submit a copy of a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.ended}/rerun"),
+    "change a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.held}/change", {"priority": -1}),
     "read the output of a running job": lambda at: at.is_forbidden("GET", f"/v1/jobs/{at.ada.running}/log?follow=1"),
     "read the output of an ended job": lambda at: at.is_forbidden("GET", f"/v1/jobs/{at.ada.ended}/log?attempt=1"),
     "read the last lines by why": lambda at: at.is_forbidden("GET", f"/v1/jobs/{at.ada.ended}/why"),

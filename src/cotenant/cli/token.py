@@ -25,7 +25,7 @@ def token() -> None:
 
 @token.command(epilog="\b\nExample:\n  cotenant token create --label laptop\n")
 @click.option("--label", default="", help="What the token is for.")
-@click.option("--user", metavar="NAME", help="Make a token of another user; only for administrators.")
+@click.option("--user", metavar="NAME", help="Make a token of another user; only for root.")
 @output_option
 def create(label: str, user: str | None, output: str) -> None:
     """Prints a new token, once: the daemon stores only its digest. It has the rights of its user."""

@@ -175,15 +175,16 @@ async def web_link(engine: Engine, request: Request) -> Response:
 
 
 async def create_token(engine: Engine, request: Request) -> Response:
-    """Only for a caller on this machine: a stolen token must not make others."""
+    """Only for a caller on this machine: a stolen token must not make others. Only root makes tokens of other users:
+    who has one runs commands as that user, and administrators must not be able to become root."""
     body = await bounded_body(request)
     wanted = decode(body, TokenRequest, "a request for a token") if body else TokenRequest()
     caller = caller_of(request)
     if peer_of(request.scope) is None:
         raise ForbiddenError("tokens are made on the machine of the daemon only: run `cotenant token create` there")
     owner = caller.owner if wanted.user is None else account_named(wanted.user).owner
-    if not caller.owns(owner):
-        raise ForbiddenError(f"{caller.user} is not an administrator, and so cannot make a token of {owner.user}")
+    if owner.uid != caller.owner.uid and not caller.superuser:
+        raise ForbiddenError(f"only root can make a token of {owner.user}: use sudo, or let {owner.user} make it")
     return json_response(engine.tokens.create(owner, wanted.label), 201)
 
 

@@ -32,6 +32,8 @@ class Caller:
     groups: frozenset[str] = frozenset()
     """names of all groups, that of `owner` included"""
     administrator: bool = False
+    superuser: bool = False
+    """root, or the user of the daemon: who can become the owner of any job anyway"""
 
     @property
     def user(self) -> str:
@@ -78,8 +80,9 @@ class Callers:
         if found is None or time.monotonic() - at > KNOWN_S:
             found = account_of(uid, gid)
             self._known[uid] = time.monotonic(), found
-        administrator = uid in (os.geteuid(), 0) or self._admin_group in found.groups
-        return Caller(owner=found.owner, groups=found.groups, administrator=administrator)
+        superuser = uid in (os.geteuid(), 0)
+        administrator = superuser or self._admin_group in found.groups
+        return Caller(owner=found.owner, groups=found.groups, administrator=administrator, superuser=superuser)
 
 
 def peer_of(scope: Scope) -> Credentials | None:

@@ -12,7 +12,7 @@ class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Asks for a new token."""
 
     user: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    """whose token it is; null: the caller's. Only administrators make tokens of other users"""
+    """whose token it is; null: the caller's. Only root makes tokens of other users"""
     label: Annotated[str, Meta(max_length=100)] = ""
     """what it is for"""
 
