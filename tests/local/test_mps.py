@@ -17,11 +17,11 @@ import pytest
 
 from cotenant.cli.client import RefusedByDaemonError
 from cotenant.core.cluster import Node
-from cotenant.core.isolation import Rung
+from cotenant.core.isolation import Fallback, Granted, Refused, Rung
 from cotenant.core.model import Demand, Gpu, Machine
 from cotenant.core.placement.checks import isolation as isolation_check
 from cotenant.core.units import MiB, MilliGpu
-from cotenant.local.isolation import IsolationSettings, JobIsolation, rung_of
+from cotenant.local.isolation import ONE_USER, IsolationSettings, JobIsolation, rung_of
 from cotenant.local.journal import JournalError
 from cotenant.local.mps_watch import MpsWatch
 from cotenant.node.devices.compute_modes import ComputeModes
@@ -228,6 +228,28 @@ def test_a_default_that_is_not_possible_becomes_no_other_rung(tmp_path: Path, de
     node = Node.of(one.of_machine(Machine(name="here", gpus=(gpu,))), ())
     why = isolation_check(Demand(gpus=1, rung=rung_of(one, None, 1)), node, [0])
     assert str(why) == f"needs 1 GPU with isolation {rung}; the node has 0"
+
+
+def test_no_job_of_a_daemon_for_all_users_is_a_client_of_mps(tmp_path: Path) -> None:
+    machine = Machine(name="here", gpus=(Gpu(uuid=GPU, type="A100", memory=MiB(1024)),))
+    silent = ComputeModes(SimpleNamespace(NVMLError=RuntimeError))
+    granted = [
+        JobIsolation(
+            IsolationSettings(fallback=fallback),
+            silent,
+            machine,
+            preload=True,
+            root=tmp_path,
+            owner="us",
+            several_users=True,
+        ).granted(Rung.MPS, 1)
+        for fallback in Fallback
+    ]
+    why = f"GPU 0 has no MPS: {ONE_USER}"
+    assert granted == [
+        Refused(f"isolation mps is not possible here: {why}"),
+        Granted(Rung.PRELOAD, f"isolation preload instead of mps: {why}"),
+    ]
 
 
 def test_a_journal_that_cannot_be_written_does_not_end_the_watch() -> None:

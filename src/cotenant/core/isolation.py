@@ -75,7 +75,9 @@ class Offer:
     failure: str = "it was not tried"
     """why the trial failed"""
     mps: bool = False
-    """whether the MPS control daemon is installed"""
+    """whether MPS can be used"""
+    no_mps: str = "nvidia-cuda-mps-control is not installed"
+    """why it cannot"""
     preload: bool = False
     """whether the vGPU library is built"""
     mig: bool = False
@@ -179,7 +181,7 @@ def _several(names: Sequence[str]) -> str:
 
 def _no_mps(offer: Offer) -> str | None:
     if not offer.mps:
-        return "has no MPS: nvidia-cuda-mps-control is not installed"
+        return f"has no MPS: {offer.no_mps}"
     if offer.capability is None:
         return "has an unknown compute capability, so it may be too old for MPS"
     if offer.capability < MPS_SINCE:

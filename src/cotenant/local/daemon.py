@@ -248,6 +248,7 @@ def _isolation(options: Options, backend: Backend, slices: JobSlices | None) -> 
         preload=preload,
         root=root,
         owner=slices.owner,
+        several_users=options.system is not None,
     )
 
 

@@ -33,6 +33,7 @@ UNLIMITED = (
     "not enforced: MPS limits its clients only from compute capability 7.0 on; memory and compute are reserved for the "
     "job"
 )
+ONE_USER = "MPS serves one user at a time, so it cannot be used with --system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,10 @@ class JobIsolation:
         preload: bool,
         root: Path,
         owner: str,
+        several_users: bool = False,
     ) -> None:
-        self._settings = settings
+        """With `several_users`, no job is a client of MPS."""
+        self._settings, self._several_users = settings, several_users
         self.partitions = partitions
         """limits of the driver on the memory of jobs; None: this engine sets none"""
         found = shutil.which(CONTROL)
@@ -78,6 +81,8 @@ class JobIsolation:
     def of_machine(self, machine: Machine) -> Machine:
         """The machine with the rungs of each GPU; those whose MPS is closed are not healthy."""
         self._offers = [self._found.of(gpu, self._only.get(gpu.uuid)) for gpu in machine.gpus]
+        if self._several_users:
+            self._offers = [replace(offer, mps=False, no_mps=ONE_USER) for offer in self._offers]
         for gpu in machine.gpus:
             self.mps.know(gpu.uuid, gpu.memory)
         ending, closed = self.mps.ending(), self.mps.closed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cotenant.core.isolation import uses_mps
 from cotenant.errors import InputError
-from cotenant.local.isolation import IsolationSettings
+from cotenant.local.isolation import ONE_USER, IsolationSettings
 from cotenant.local.state_folder import system_runtime, system_socket
 from cotenant.node.ownership import problem_of_folder
 
@@ -39,7 +39,7 @@ def check_system(options: SystemOptions, isolation: IsolationSettings) -> None:
     find_admin_group(options.admin_group)
     rungs = [rung for rung in (isolation.default, *isolation.gpus.values()) if uses_mps(rung)]
     if rungs:
-        raise InputError(f"--isolation {rungs[0]}: MPS serves one user at a time, so it cannot be used with --system")
+        raise InputError(f"--isolation {rungs[0]}: {ONE_USER}")
 
 
 def find_admin_group(name: str | None) -> str | None:
