@@ -22,6 +22,7 @@ from cotenant.local.lifecycle import (
     JobRecord,
     JobState,
     LifecycleEvent,
+    MoreMemory,
     Placed,
     RetryRequested,
     Started,
@@ -51,6 +52,8 @@ def record(state: JobState, *, attempts: int = 1, forgiven: int = 0, stop: Stop 
 def ended(outcome: str = "exited", code: int | None = 0) -> Exited:
     return Exited(Exit(outcome, code, None, None, 2.0, 3.0, 100))  # type: ignore[arg-type]
 
+
+OUT_OF_MEMORY = Exited(ended("out-of-memory", None).exit, MoreMemory("2GiB", "2GiB, because it ran out of 1 GiB"))
 
 EVENTS = some.one_of(
     some.just(PLACED),
@@ -82,6 +85,9 @@ EVENTS = some.one_of(
         (record(JobState.RUNNING), ended("out-of-memory", None), JobState.QUEUED, "retrying"),
         (record(JobState.RUNNING), ended("time-limit", 1), JobState.FINISHED, "finished"),
         (record(JobState.RUNNING), ended("cancelled", None), JobState.CANCELLED, "cancelled"),
+        (record(JobState.RUNNING, stop=Stop.CANCEL), ended(code=1), JobState.FINISHED, "finished"),
+        (record(JobState.RUNNING, stop=Stop.CANCEL), OUT_OF_MEMORY, JobState.FINISHED, "finished"),
+        (record(JobState.RUNNING), OUT_OF_MEMORY, JobState.QUEUED, "retrying"),
         (record(JobState.RUNNING, stop=Stop.EVICT), ended("cancelled", None), JobState.QUEUED, "evicted"),
         (record(JobState.RUNNING, stop=Stop.REVERT), ended("cancelled", None), JobState.QUEUED, "reverted"),
         (record(JobState.RUNNING, stop=Stop.EVICT), ended(), JobState.FINISHED, "finished"),

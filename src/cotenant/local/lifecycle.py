@@ -252,20 +252,20 @@ def _stop_requested(job: JobRecord, event: StopRequested, now: float) -> Change 
 
 def _exited(job: JobRecord, event: Exited) -> Change:
     """Back into the queue if it was evicted or reverted, ran out of memory and gets more, or failed with retries left;
-    else ended."""
-    end = event.exit
+    else ended. A job that was cancelled does not come back, however its run ended."""
+    end, cancelled = event.exit, job.stop == Stop.CANCEL
     if end.outcome == "cancelled" and job.stop in (Stop.EVICT, Stop.REVERT):
         kind = "evicted" if job.stop == Stop.EVICT else "reverted"
         why = f": {job.reason}" if job.stop == Stop.EVICT and job.reason else ""
         text = f"{kind} from GPU {gpus_text(gpus_of(job))}{why}"
         return Change(JobState.QUEUED, _requeued(text, job.forgiven + 1), kind, text)
-    if end.outcome == "out-of-memory" and event.more is not None:
+    if end.outcome == "out-of-memory" and event.more is not None and not cancelled:
         text = f"attempt {job.attempts} ran out of memory; the job is queued again with {event.more.why}"
         more = {"memory": event.more.memory, "memory_why": event.more.why}
         request = msgspec.json.encode(msgspec.structs.replace(stored_request(job), **more))
         columns = _requeued(text, job.forgiven + 1) | {"request": request}
         return Change(JobState.QUEUED, columns, "retrying", text)
-    if failed(end) and job.attempts - job.forgiven <= request_of(job).retries:
+    if failed(end) and not cancelled and job.attempts - job.forgiven <= request_of(job).retries:
         number = end.code if end.code is not None else end.signal
         text = f"attempt {job.attempts} failed ({end.outcome} {number}); the job is queued again"
         return Change(JobState.QUEUED, _requeued(text, job.forgiven), "retrying", text)
