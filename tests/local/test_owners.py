@@ -5,7 +5,10 @@
 import asyncio
 import os
 import pwd
+import resource
+import socket
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -17,9 +20,10 @@ from cotenant.history.segments import FolderSegments
 from cotenant.local import api
 from cotenant.local.identity import PEER, Caller, Callers
 from cotenant.local.journal import MIGRATIONS, Journal
+from cotenant.local.logins import origin_of
 from cotenant.local.owners import Owner, account_named, account_of, own_account
 from cotenant.local.tokens import MOST_PER_USER, TokenAccess, Tokens
-from cotenant.node.sockets import Credentials
+from cotenant.node.sockets import Credentials, credentials_of
 from cotenant.wire.local import JobRequest
 from tests.local.asgi_client import request
 from tests.local.daemon import Daemon
@@ -63,6 +67,29 @@ def test_the_caller_is_the_peer_of_the_connection() -> None:
     own = callers.of_connection({"state": {PEER: Credentials(1, os.geteuid(), os.getegid())}})
     assert (own.administrator, own.owner) == (True, own_account().owner)
     assert (own.owns(ADA), stranger.owns(own.owner), stranger.owns(stranger.owner)) == (True, False, True)
+
+
+def test_the_limits_of_a_process_that_has_ended_are_not_those_of_the_daemon() -> None:
+    own = Credentials(os.getpid(), os.geteuid(), os.getegid())
+    found = origin_of(own)
+    assert found is not None
+    assert found.limits["NOFILE"] == resource.getrlimit(resource.RLIMIT_NOFILE)
+    for peer in (own._replace(pid=2**22 + 1), own._replace(uid=4_000_001)):  # its ID may be another's by now
+        with pytest.raises(InputError, match="has ended, so its limits are not known"):
+            origin_of(peer)
+    assert origin_of(None) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_user_with_a_large_number_is_known_by_it() -> None:
+    """The kernel's numbers of users have no sign."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0cotenant-test-{os.getpid()}")
+        listener.listen()
+        code = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0cotenant-test-{os.getpid()}')"
+        subprocess.run(["python3", "-I", "-S", "-c", code], user=3_000_000_001, check=True)
+        with listener.accept()[0] as connection:
+            assert credentials_of(connection).uid == 3_000_000_001
 
 
 def test_a_token_has_the_rights_of_its_user_until_the_user_is_gone(tmp_path: Path) -> None:

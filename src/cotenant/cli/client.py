@@ -129,8 +129,8 @@ def _encrypted(connection: socket.socket, trust: Trust | None) -> socket.socket:
 
 def _refuse_foreign_peer(connection: socket.socket) -> None:
     """A socket of another user may be a trap: requests contain environments. Root may use the daemon of any user."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    user = struct.unpack("3i", credentials)[1]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+    user = struct.unpack("iII", credentials)[1]
     if os.geteuid() not in (user, 0) and user != 0:
         raise ConnectionError(f"its socket belongs to another user (ID {user})")
 

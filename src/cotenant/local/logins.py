@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a job of a daemon for all users resembles a login of its owner: umask, limits, and environment.
 
-Umask and limits are those of the process that submitted the job, by the kernel's word, so that users cannot exceed
-their own hard limits, nor those of the daemon. A job that was submitted over TCP gets those of the daemon.
+Umask and limits are those of the process that submitted the job, by the kernel's word, so that no request on the socket
+exceeds the hard limits of its process, nor those of the daemon. A job that was submitted over TCP gets those of the
+daemon.
 """
 
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from cotenant.errors import InputError
 from cotenant.local.owners import Owner
 from cotenant.node.environments import PROC
 from cotenant.node.sockets import Credentials
@@ -43,17 +45,20 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def origin_of(peer: Credentials | None) -> Origin | None:
-    """What a job gets of the process that submits it; None: that is not known."""
+    """What a job gets of the process that submits it; None: it is on another machine.
+
+    InputError if that process has ended: a user could exceed limits by not waiting for the answer.
+    """
     if peer is None:
         return None
     try:
         limits = _limits((PROC / str(peer.pid) / "limits").read_text())
         fields = dict(line.split(":", 1) for line in (PROC / str(peer.pid) / "status").read_text().splitlines())
-        if int(fields["Uid"].split()[1]) != peer.uid:  # another process has its ID now
-            return None
-        return Origin(int(fields["Umask"], 8), limits)
+        if int(fields["Uid"].split()[1]) == peer.uid:  # else another process has its ID now
+            return Origin(int(fields["Umask"], 8), limits)
     except (OSError, KeyError, ValueError):
-        return None
+        pass
+    raise InputError("the process that submits this job has ended, so its limits are not known: let it wait")
 
 
 def _limits(text: str) -> dict[str, tuple[int, int]]:

@@ -105,7 +105,7 @@ class TokenAccess:
         owner = self._tokens.owner_of_secret(given)
         if owner is None:
             return None
-        caller = self._callers.of_uid(owner.uid)
+        caller = self._callers.of_uid(owner.uid, owner.gid)
         return caller if caller.user == owner.user else None
 
 

@@ -18,7 +18,7 @@ from cotenant.job.link import address
 BACKLOG = 128
 SO_PEERPIDFD = 77
 """of Linux 6.5; Python has no name for it"""
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS = struct.Struct("iII")
 
 
 def listen(path: str, mode: int = 0o600) -> socket.socket:
