@@ -131,11 +131,13 @@ def test_a_job_and_its_record_show_the_user(tmp_path: Path) -> None:
             answer = await request(api.application(engine), "POST", "/v1/jobs", msgspec.json.encode(REQUEST))
             assert [job.user for job in engine.queries.jobs((), 9, None)] == ["ada", own_account().owner.user]
             assert answer.json()["user"] == own_account().owner.user
-            mine = await request(api.application(engine), "GET", "/v1/jobs?mine=1")  # what `cancel --all` selects
-            assert [job["user"] for job in mine.json()] == [own_account().owner.user]
+            engine.submit(REQUEST, ADA)
+            # What `cancel --all` selects: jobs of others do not count against the limit.
+            mine = await request(api.application(engine), "GET", "/v1/jobs?mine=1&limit=1")
+            assert [job["id"] for job in mine.json()] == ["j-000002"]
         lines = [msgspec.json.decode(line) for line in recorder.lines(0)]
         recorder.close()
-        assert [line["user"] for line in lines if "user" in line] == ["ada", own_account().owner.user]
+        assert [line["user"] for line in lines if "user" in line] == ["ada", own_account().owner.user, "ada"]
 
     asyncio.run(run())
 

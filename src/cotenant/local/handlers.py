@@ -47,13 +47,14 @@ async def jobs(engine: Engine, request: Request) -> Response:
         raise InputError(f"after={after[:40]}: expected a job id, for example j-000017")
     requests, array = whole(request, "requests", 0, 0, 1) == 1, request.query_params.get("array")
     caller = caller_of(request)
+    mine = whole(request, "mine", 0, 0, 1) == 1
     if array:
         found = engine.queries.elements(engine.queries.resolve(array, caller.owner.uid)[0], states, limit)
     elif whole(request, "arrays", 0, 0, 1) == 1:
         found = engine.queries.jobs_and_arrays(states, limit, requests)
     else:
-        found = engine.queries.jobs(states, limit, after, requests)
-    if whole(request, "mine", 0, 0, 1) == 1:
+        found = engine.queries.jobs(states, limit, after, requests, uid=caller.owner.uid if mine else None)
+    if mine:
         found = [job for job in found if job.uid == caller.owner.uid]
     return json_response([shown_to(caller, job) for job in found])
 

@@ -327,12 +327,19 @@ class Journal:
         return found[0] if found else None
 
     def jobs(
-        self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None, *, elements: bool = True
+        self,
+        states: Iterable[str] | None = None,
+        limit: int = 1000,
+        after: str | None = None,
+        *,
+        elements: bool = True,
+        uid: int | None = None,
     ) -> list[JobRecord]:
         """Jobs in the order of their ids: those after `after`, or else the newest; `states` as in `decode_states`.
-        Without `elements`, those of arrays are left out."""
+        Without `elements`, those of arrays are left out; with `uid`, those of other users."""
         where, chosen = ("TRUE", ()) if states is None else _in_states(tuple(states))
-        where, values = f"number > ? AND ({where})", (_number_of(after) if after else 0, *chosen, limit)
+        where = f"number > ? AND ({where}) AND uid = coalesce(?, uid)"
+        values = (_number_of(after) if after else 0, *chosen, uid, limit)
         where += "" if elements else " AND number NOT IN (SELECT job FROM elements)"
         if after:
             return self._jobs(f"WHERE {where} ORDER BY number LIMIT ?", values)

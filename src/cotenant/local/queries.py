@@ -147,10 +147,13 @@ class Queries:
         requests: bool = False,
         *,
         elements: bool = True,
+        uid: int | None = None,
     ) -> list[JobView]:
-        """Jobs in these states (all if none is given); with `requests` also what they requested, without `env`."""
+        """Jobs in these states (all if none is given), or those of one user; with `requests` also what they requested,
+        without `env`."""
         waiting = self._wait_reasons()
-        found = list(map(self._as_cancelled, self._journal.jobs(states or None, limit, after, elements=elements)))
+        records = self._journal.jobs(states or None, limit, after, elements=elements, uid=uid)
+        found = list(map(self._as_cancelled, records))
         if not requests:
             return [self._view(record, waiting) for record in found]
         return [replaced(self._view(record, waiting), request=replaced(request_of(record), env={})) for record in found]
