@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A queued job gets other values, durably and all of them or none; a copy of a job is a new job."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,18 @@ def test_a_copy_of_an_element_is_no_array(engine: Engine) -> None:
     submit(engine, "sweep", array=parse_array("4-5"))
     copy = engine.rerun("a-000001_5", JobChange())
     assert (copy.array, request(copy).command) == (None, ("train", "5"))
+
+
+@in_loop
+async def test_what_this_version_cannot_read_is_not_copied(tmp_path: Path) -> None:
+    with engine_on(tmp_path) as (engine, _):
+        job = submit(engine, "job")
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        database.execute("UPDATE jobs SET request = json_insert(request, '$.invented_later', 1)")
+        database.execute("UPDATE jobs SET request = CAST(request AS BLOB)")
+    database.close()
+    with engine_on(tmp_path) as (engine, _):
+        engine.recover()
+        with pytest.raises(InputError, match=f"{job} cannot be run again.*invented_later"):
+            engine.rerun(job, JobChange())
+        assert [one.id for one in engine.queries.jobs((), 9, None)] == [job]

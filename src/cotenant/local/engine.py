@@ -396,9 +396,7 @@ class Engine:
         self._record_late_cancels()
         self._unrecorded.remove(record.id)
         self._holds.forget(record.id)
-        problem = unreadable(record._replace(slot=None))
-        if problem is not None:
-            raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
+        _refuse_unreadable(record)
         self._dependencies.refuse_hopeless(request_of(record))
         job = self._admission.admit(record.id, request_of(record), record.submitted)
         job = replace(job, account=self.accounting.account(record.owner))
@@ -429,6 +427,7 @@ class Engine:
     def rerun(self, name: str, change: JobChange) -> JobView:
         """Submits a copy of a job as a new job of the same owner; it waits for no others."""
         record = self.queries.find(name)
+        _refuse_unreadable(record)
         request = changed_by(replaced(request_of(record), after=()), change)
         return self.submit(request, record.owner, self._journal.origin(record.id))
 
@@ -844,6 +843,13 @@ class Engine:
         if index is None:
             raise UnknownError(f"no GPU {name[:100]!r} here; `cotenant gpus` lists them")
         return index
+
+
+def _refuse_unreadable(record: JobRecord) -> None:
+    """InputError if a job cannot be run again, because this version does not know all that was requested."""
+    problem = unreadable(record._replace(slot=None))
+    if problem is not None:
+        raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
 
 
 def _end_of(status: attempts.Status) -> float | None:
