@@ -102,6 +102,19 @@ def test_processes_of_jobs_and_of_other_pid_namespaces_are_not_counted(machine: 
     assert (machine.free(), machine.noted) == ((1024, 1024), [])
 
 
+def test_a_process_is_shown_with_its_user_whoever_owns_its_folder(tmp_path: Path) -> None:
+    """The folder of a process in /proc belongs to root if the process asks for that (PR_SET_DUMPABLE)."""
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77" / "stat").write_text(Path("/proc/self/stat").read_text())
+    (tmp_path / "77" / "comm").write_text("train\n")
+    (tmp_path / "77" / "status").write_text("Name:\ttrain\nUid:\t4000001\t0\t0\t0\n")
+    with Journal.open(tmp_path / "journal.db") as journal:
+        tenants = Tenants(TWO_CARDS, Runs(tmp_path))
+        machine = Machine(tenants, Unmanaged(Devices(Cards(TWO_CARDS), journal), tenants, tmp_path))
+        machine.look(ProcessUsage(77, MiB(9), 1), times=LOOKS)
+        assert [(one.user, one.program) for one in machine.unmanaged.processes["GPU-0"]] == [("4000001", "train")]
+
+
 @pytest.mark.slow
 def test_a_program_beside_the_daemon_is_shown_and_left_alone() -> None:
     with standin_machine({"STANDIN_DEVICES": "1"}, "--policy", "binpack") as daemon:

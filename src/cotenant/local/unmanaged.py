@@ -84,8 +84,8 @@ class Unmanaged:
         folder = self._proc / str(process.pid)
         try:
             program = printable((folder / "comm").read_text(errors="replace").strip())
-            uid = folder.stat().st_uid
-        except OSError:
+            uid = int((folder / "status").read_text(errors="replace").partition("\nUid:")[2].split()[0])
+        except (OSError, IndexError):  # it has ended
             return None
         if program.startswith(MPS_SERVER) and self._uses_mps(gpu):
             return None
