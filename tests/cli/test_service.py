@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant service` writes, shows and removes the files of systemd; here without systemd."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -73,4 +74,18 @@ def test_a_program_that_others_can_change_is_not_started_at_boot(
     (tmp_path / "bin" / "python").touch()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     with pytest.raises(InputError, match=r"can be written to by other users.*root would run it at every boot"):
+        service.check_program()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder away")
+def test_a_program_in_a_folder_of_another_user_is_not_started_at_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner can rename the virtual environment of root, and make another one."""
+    home = tmp_path / "home"
+    (home / "venv" / "bin").mkdir(parents=True)
+    (home / "venv" / "bin" / "python").symlink_to("/usr/bin/python3")
+    os.chown(home, 4_000_001, -1)
+    monkeypatch.setattr(sys, "executable", str(home / "venv" / "bin" / "python"))
+    with pytest.raises(InputError, match=f"is in {home}, whose owner can replace it; root would run it"):
         service.check_program()

@@ -70,9 +70,12 @@ def _content(kind: str, name: str) -> str:
 
 def check_program() -> None:
     """InputError if a user other than root could change the program that root would run at every boot."""
-    interpreter, package = Path(sys.executable).resolve(), Path(__file__).resolve()
-    for path in (interpreter, package):
-        problem = problem_of_folder(path.parent) or (None if path == interpreter else problem_of_file(path))
+    named, package = Path(sys.executable).absolute(), Path(__file__).resolve()
+    for path in (named, named.resolve(), package):  # the first is a link in a virtual environment
+        problem = problem_of_folder(path.parent) or (problem_of_file(path) if path == package else None)
+        foreign = next((folder for folder in path.parent.parents if folder.stat().st_uid != 0), None)
+        if problem is None and foreign is not None:
+            problem = f"is in {foreign}, whose owner can replace it"
         if problem is not None:
             raise InputError(
                 f"{path.parent}: {problem}; root would run it at every boot: install cotenant where only root can "
