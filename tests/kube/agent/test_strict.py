@@ -106,6 +106,20 @@ def test_with_mps_too_the_device_names_the_gpus_of_the_container_and_the_vendors
     asyncio.run(scenario())
 
 
+def test_with_mps_a_listed_container_is_not_taken_for_the_init_container_of_another_pod() -> None:
+    async def scenario() -> None:
+        async with registered(by_cdi=True) as (here, kubelet):
+            here.pods.append(bound("other", held(0, "GPU-b", kind=ContainerKind.INIT), init=1))
+            kubelet.has("one", "app-0", GPU, "GPU-a::0")
+            starting = asyncio.create_task(kubelet.pre_start(GPU, "GPU-a::0"))
+            await until(lambda: kubelet.lists)
+            here.pods.append(bound("one", held(0, "GPU-c")))
+            await starting
+            assert spec(here, "GPU-a::0") == {"env": ["NVIDIA_VISIBLE_DEVICES=GPU-c"]}
+
+    asyncio.run(scenario())
+
+
 def test_a_copied_record_is_an_error_to_kubelet() -> None:
     async def scenario() -> None:
         async with registered(strict=True) as (here, kubelet):

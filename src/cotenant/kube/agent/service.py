@@ -261,10 +261,12 @@ class Service:
             pod = pod_with(self._resource, ids, listed, self._state.pods())
             if pod is not None:
                 return pod, owned_by(pod, self._resource, ids, listed)
-            if not self._state.strict and any(_starts_init(one, len(ids)) for one in self._state.pods()):
+            holders = holders_of(self._resource, ids, listed)
+            starts_init = any(_starts_init(one, len(ids)) for one in self._state.pods())
+            if not self._state.strict and not holders and starts_init:
                 return None, UNSURE
             if loop.time() >= until:
-                raise CotenantError(f"{self._resource}: {_unowned(ids, holders_of(self._resource, ids, listed))}")
+                raise CotenantError(f"{self._resource}: {_unowned(ids, holders)}")
             await asyncio.sleep(LOOK_S)
 
     async def _check_held(self, ids: frozenset[str]) -> None:
