@@ -22,7 +22,7 @@ LOADS = """
 import ctypes, pathlib, sys
 for place in map(pathlib.Path, sys.argv[1:]):
     for path in place.rglob("*.so*"):
-        if path.is_file() and "libcotenant-" not in path.name:
+        if path.is_file() and "libcotenant-" not in path.name and path.read_bytes()[:4] == b"\\x7fELF":
             ctypes.CDLL(str(path))
 print("loaded")
 """

@@ -71,9 +71,12 @@ class Cluster:
         return msgspec.convert({}, kind.of)
 
     async def delete(self, kind: Kind[Any], name: str, **_: Any) -> None:
+        if kind.plural == "resourceslices":  # no agent of this cluster publishes one
+            raise ApiError("DELETE", 404, "NotFound", "")
         self.deleted.append(f"{kind.plural} {name}")
-        wanted = {"daemonsets": ("labels", labels_of(name)), "pods": ("name", name)}.get(kind.plural, ("", None))
-        self.pods = [one for one in self.pods if one["metadata"].get(wanted[0]) != wanted[1] or _is_lost(one)]
+        if kind.plural in ("daemonsets", "pods"):
+            key, value = ("labels", labels_of(name)) if kind.plural == "daemonsets" else ("name", name)
+            self.pods = [one for one in self.pods if one["metadata"].get(key) != value or _is_lost(one)]
 
     async def patch(self, kind: Kind[Any], name: str, patch: Json, **_: Any) -> None:
         self.patched.append(name)

@@ -239,7 +239,7 @@ def test_a_policy_that_there_is_not_is_refused_with_a_sentence(state: ClusterSta
 def test_the_names_of_policies_are_listed(state: ClusterState) -> None:
     pod = waiting("a", annotations={"cotenant.io/policy": "best"})
     refused = placer_of(state).filter(args(pod, "n1"), 0.0).failed_and_unresolvable_nodes
-    assert "there are: alone, bestfit, binpack" in refused["n1"]
+    assert "there are: alone, auto, bestfit, binpack" in refused["n1"]
     with pytest.raises(InputError, match="there are"):
         placer_of(state, policy="best")
 
