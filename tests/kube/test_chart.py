@@ -139,6 +139,15 @@ def test_what_follows_from_settings_is_what_the_code_makes_of_them(values: Json)
     assert configuration == kube_scheduler(scheduler_terms_of(settings))
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_scheduler_may_write_allocations_if_claims_are_enabled(enabled: bool) -> None:
+    rules = named(ours({"settings": {"claims": {"enabled": enabled}}}))["ClusterRole", SCHEDULER]["rules"]
+    patched = {name for rule in rules if "patch" in rule["verbs"] for name in rule["resources"]}
+    # Kubernetes 1.36 authorizes the allocation by `binding` besides, which is no path.
+    wanted = {"resourceclaims", "resourceclaims/status", "resourceclaims/binding"}
+    assert patched & wanted == (wanted if enabled else set())
+
+
 @pytest.mark.parametrize(
     ("values", "why", "helms"),
     [
