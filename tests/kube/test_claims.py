@@ -11,6 +11,7 @@ from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.settings import ClaimsPart, KubeSettings
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer, Pod, Refusal
 from tests.kube.control_plane import ControlPlane, a_scheduler, given_by, play, until
 from tests.kube.pods import pod_object
@@ -183,6 +184,40 @@ def test_a_claim_serves_one_pod_at_a_time() -> None:
         await until(lambda: RECORD in plane.pod(other)["metadata"]["annotations"])
 
     play(story, CLAIMS)
+
+
+def test_neither_an_annotation_nor_a_lost_claim_takes_a_pod_out_of_its_quota() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server, scheduler = plane.server, plane.scheduler
+        await with_node(plane)
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        bind(server, "one")
+        server.merge("one", {"metadata": {"annotations": {"cotenant.io/link": "nonsense"}}}, "team")
+        await until(lambda: "cotenant.io/link" in scheduler.watches.pods.objects["team", "one"].metadata.annotations)
+        server.claims.merge("one", {"metadata": {"labels": {"a": "b"}}}, "team")
+        await until(lambda: (found := scheduler.claims.find("team", "one")) and found.metadata.labels)
+        assert scheduler.state.used("team", Vendor.NVIDIA).memory == 9000
+        server.claims.remove("one", "team")
+        await until(lambda: scheduler.claims.find("team", "one") is None)
+        assert scheduler.state.used("team", Vendor.NVIDIA).memory == 9000
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_keeps_its_quota_if_claims_are_disabled() -> None:
+    async def told() -> None:
+        server = ApiServer()
+        async with server.serving():
+            async with a_scheduler(server, CLAIMS) as plane:
+                await with_node(plane)
+                add(server, "one", "9000Mi")
+                await until(lambda: is_ready(server, "one"))
+                bind(server, "one")
+            async with a_scheduler(server, KubeSettings()) as plane:
+                await until(lambda: plane.scheduler.state.used("team", Vendor.NVIDIA).memory == 9000)
+
+    asyncio.run(told())
 
 
 def test_invalid_claims_wait_with_a_sentence() -> None:

@@ -17,6 +17,7 @@ from cotenant.kube.codec.inherited import inherited_record
 from cotenant.kube.codec.queueing import is_gated
 from cotenant.kube.codec.request import NOTHING, PodRequest, request_of
 from cotenant.kube.codec.settings import Settings
+from cotenant.kube.codec.vgpu import VGPU
 from cotenant.node.devices.vendors import Vendor
 
 _ALL_GPUS = (Gpu(uuid="all"),)
@@ -110,17 +111,19 @@ def recorded_allocation(pod: Pod, settings: Settings) -> Allocation | None:
     except InputError:
         # The request was valid at the binding. The pod runs, whatever labels, annotations or the settings say now.
         return _allocation(pod, record, NOTHING, _vendor_of(pod, settings))
-    return _allocation(pod, record, request.constraints, request.vendor)
+    return _allocation(pod, record, request.constraints, request.vendor or _vendor_of(pod, settings))
 
 
 def _vendor_of(pod: Pod, settings: Settings) -> Vendor | None:
-    """The vendor by the names of the pod's resources, which are immutable.
+    """The vendor by the names of the pod's resources, or because it has claims, both of which are immutable.
 
-    Labels and annotations are not: otherwise an owner could take a pod out of its quota by making one invalid.
+    Labels and annotations are not, and claims can be deleted: otherwise an owner could take a pod out of its quota by
+    making one invalid.
     """
     amounts = (item for _, container in containers_of(pod) for item in resources_of(container).items())
     named = (settings.by_resource.get(name) for name, amount in amounts if str(amount) != "0")
-    return next((dialect.vendor for dialect in named if dialect is not None), None)
+    by_claims = VGPU.vendor if pod.spec.resource_claims else None
+    return next((dialect.vendor for dialect in named if dialect is not None), by_claims)
 
 
 def orphan_allocation(record: Record) -> Allocation:
