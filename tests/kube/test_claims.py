@@ -37,7 +37,7 @@ def add_pod(server: ApiServer, name: str, claim: str | None = None, *, gated: bo
     new = pod_object([{}], [], {}, None, {"schedulerName": "default-scheduler", **spec})
     new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
     new["spec"]["schedulingGates"] = [{"name": GATE}] if gated else []
-    new["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim or name}]
+    new["spec"].setdefault("resourceClaims", [{"name": "gpu", "resourceClaimName": claim or name}])
     new["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
     server.merge(name, new, "team")
 
@@ -182,6 +182,21 @@ def test_a_claim_serves_one_pod_at_a_time() -> None:
         assert f"pod {names[0]} uses it" in json.dumps(why)
         plane.end(names[0])
         await until(lambda: RECORD in plane.pod(other)["metadata"]["annotations"])
+
+    play(story, CLAIMS)
+
+
+def test_a_claim_to_devices_of_others_may_serve_several_pods() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_node(plane)
+        spec = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}]}}
+        add_claim(plane.server, "nic", spec)
+        for name in ("one", "two"):
+            add_claim(plane.server, name, spec_of("1Gi"))
+            both = [{"name": "gpu", "resourceClaimName": name}, {"name": "nic", "resourceClaimName": "nic"}]
+            add_pod(plane.server, name, resourceClaims=both)
+        await until(lambda: is_ready(plane.server, "one") and is_ready(plane.server, "two"))
+        assert allocation(plane.server, "nic") is None
 
     play(story, CLAIMS)
 

@@ -29,7 +29,7 @@ from cotenant.kube.codec.assignment import Record, record_of
 from cotenant.kube.codec.claims import allocated_devices, allocation_status, holder_of, is_decided
 from cotenant.kube.codec.queueing import gate_patch, is_gated
 from cotenant.kube.codec.request import container_names
-from cotenant.kube.scheduler.claims import ClaimBook, claim_keys
+from cotenant.kube.scheduler.claims import ClaimBook
 from cotenant.kube.scheduler.events import NO_ROOM, PLACED
 from cotenant.kube.scheduler.explaining import describe_allocation
 from cotenant.kube.scheduler.retry import wait_for_change
@@ -117,9 +117,17 @@ class ClaimAllocator:
         return written
 
     def _takes_claims(self, pod: Pod) -> bool:
-        """Whether no other pod was given these claims, as far as this process knows: a watch may show that later."""
-        users = {self._users.setdefault(key, pod.metadata.uid) for key in claim_keys(pod)}
-        return users <= {pod.metadata.uid}
+        """Whether no other pod was given these claims, as far as this process knows: a watch may show that later. Claims
+        to devices of others may serve several pods."""
+        try:
+            own = self._book.claims(pod).values()
+        except InputError:  # a claim was deleted a moment ago, and the queue reads the pod again
+            return False
+        uid, keys = pod.metadata.uid, [(claim.metadata.namespace, claim.metadata.name) for claim in own]
+        if any(self._users.get(key, uid) != uid for key in keys):
+            return False
+        self._users.update(dict.fromkeys(keys, uid))
+        return True
 
     async def run(self) -> NoReturn:
         """Allocate the claims of pods that have an assignment until cancelled."""
