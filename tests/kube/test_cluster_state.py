@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from cotenant.core.model import Slot
-from cotenant.kube.api.objects import ContainerState, ContainerStatus, Ended, Node, Pod, Running
+from cotenant.kube.api.objects import ContainerState, ContainerStatus, Ended, Node, Pod, PodClaim, Running
 from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.codec.inventory import AWAY, INVENTORY, ORPHANS
 from cotenant.kube.codec.request import request_of
@@ -116,6 +116,18 @@ def test_a_pod_that_is_gone_is_free_if_its_containers_had_ended(
     state.pod_changed(running, last)
     state.pod_changed(last, None, "7")
     assert free_memory(state, "n1") == free
+
+
+@pytest.mark.parametrize(("by_list", "free"), [(False, FULL), (True, TAKEN)])
+def test_a_pod_with_claims_that_was_never_seen_on_its_node_is_free_unless_that_may_have_been_missed(
+    state: ClusterState, running: Pod, by_list: bool, free: tuple[int, ...]
+) -> None:
+    spec = replace(running.spec, node_name="", resource_claims=(PodClaim(name="gpu"),))
+    decided = replace(running, spec=spec)
+    anew = state_of(node(N1), pods=[decided])
+    assert free_memory(anew, "n1") == TAKEN
+    anew.pod_changed(decided, None, "7", by_list=by_list)
+    assert free_memory(anew, "n1") == free
 
 
 @pytest.mark.parametrize(

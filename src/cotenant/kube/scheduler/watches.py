@@ -86,7 +86,7 @@ class Watches:
         if new is None and old is not None and not self.pods.by_list and self._may_run(old):
             self._deleted.put_nowait((old, self.pods.handled_version))
         else:
-            self._state.pod_changed(old, new, self.pods.handled_version)
+            self._state.pod_changed(old, new, self.pods.handled_version, by_list=self.pods.by_list)
         self._signals.pod_changed.send(old, new)
 
     def _quota_changed(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:

@@ -256,20 +256,21 @@ class ClusterState:
         if old is None or _values(old, (ORPHANS,)) != _values(new, (ORPHANS,)):
             self._read_report(new)
 
-    def pod_changed(self, old: Pod | None, new: Pod | None, version: str = "") -> None:
+    def pod_changed(self, old: Pod | None, new: Pod | None, version: str = "", *, by_list: bool = False) -> None:
         """Handler of the reflector of pods; `version` is the resource version of the change.
 
         A pod that was deleted while it ran counts until the agent of its node has seen that version. Without a version
-        it counts until its node is gone.
+        it counts until its node is gone. With `by_list`, changes between `old` and `new` may have been missed.
         """
         changed = new or old
         assert changed is not None
-        self._apply(changed.metadata.uid, self._pod_event(old, new, version))
+        self._apply(changed.metadata.uid, self._pod_event(old, new, version, by_list))
 
-    def _pod_event(self, old: Pod | None, new: Pod | None, version: str) -> PodEvent:
+    def _pod_event(self, old: Pod | None, new: Pod | None, version: str, by_list: bool) -> PodEvent:
         if new is None:
             assert old is not None
-            return PodGone(version, has_stopped(old) or is_decided(old))
+            never_ran = is_decided(old) and not by_list  # if only a list shows it, the pod may have been bound before
+            return PodGone(version, has_stopped(old) or never_ran)
         if is_decided(new):
             return self._read_assignment(new)
         if is_unplaced(new) and self.places(new):
