@@ -24,13 +24,18 @@ import subprocess, sys
 from pathlib import Path
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import prepare, renew_slice
+from cotenant.kube.agent.claim_driver import folders_in
 from cotenant.kube.agent.regions import mount_regions
 from cotenant.kube.agent.removing import places_below, remove_files
 
 root = Path(sys.argv[1])
 host = places_below(root)
-for folder in (host.plugins, host.cdi):
+driver, registrations = folders_in(host.kubelet)
+for folder in (host.plugins, host.cdi, driver, registrations):
     folder.mkdir(parents=True)
+(driver / "1.sock").touch()
+(registrations / f"{driver.name}-1.sock").touch()
+(registrations / "other.example.com-reg.sock").touch()
 (host.plugins / "cotenant-nvidia-com-gpu-1.sock").touch()
 (host.plugins / "kubelet.sock").touch()
 (host.cdi / "cotenant.io-gpu_0.json").touch()
@@ -49,7 +54,7 @@ except CotenantError as error:
 container.communicate("end")
 remove_files(host)
 print(sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()))
-print(host.lasting.seen.exists(), host.passing.seen.exists(), str(root) in Path("/proc/self/mounts").read_text())
+print(*(one.exists() for one in (host.lasting.seen, host.passing.seen, driver)), str(root) in Path("/proc/self/mounts").read_text())
 remove_files(host)
 """
 
@@ -61,8 +66,9 @@ def test_files_stay_while_a_container_uses_one_and_then_all_of_them_go(tmp_path:
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "/var/lib/cotenant and /run/cotenant-node stay, because these use files in them: process PID True",
-        "['usage', 'var/lib/kubelet/device-plugins/kubelet.sock']",
-        "False False False",
+        "['usage', 'var/lib/kubelet/device-plugins/kubelet.sock',"
+        " 'var/lib/kubelet/plugins_registry/other.example.com-reg.sock']",
+        "False False False False",
     ]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import Folder, HostPlaces
+from cotenant.kube.agent.claim_driver import REGISTRATIONS, folders_in
 from cotenant.kube.agent.jobs import PROC, Mount, mounts_of, pods_of
 from cotenant.kube.agent.plugin import SOCKETS
 from cotenant.kube.agent.strict import SPECS
@@ -59,7 +60,10 @@ def remove_files(host: HostPlaces, proc: Path = PROC) -> None:
             unmount(mount.point)
         for folder in folders:
             shutil.rmtree(folder.seen)
-        for path in chain(host.plugins.glob(SOCKETS), host.cdi.glob(SPECS)):
+        driver, registrations = folders_in(host.kubelet)
+        if driver.exists():
+            shutil.rmtree(driver)
+        for path in chain(host.plugins.glob(SOCKETS), registrations.glob(REGISTRATIONS), host.cdi.glob(SPECS)):
             path.unlink(missing_ok=True)
     except OSError as error:
         raise CotenantError(f"{error.filename}: cannot be removed: {error.strerror}") from None

@@ -117,8 +117,8 @@ class ClaimAllocator:
         return written
 
     def _takes_claims(self, pod: Pod) -> bool:
-        """Whether no other pod was given these claims, as far as this process knows: a watch may show that later. Claims
-        to devices of others may serve several pods."""
+        """Whether no other pod was given these claims, as far as this process knows: a watch may show that later.
+        Claims to devices of others may serve several pods."""
         try:
             own = self._book.claims(pod).values()
         except InputError:  # a claim was deleted a moment ago, and the queue reads the pod again
