@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from google.protobuf.message import Message
 
+from cotenant.kube.agent import allocating
 from cotenant.kube.agent.claim_driver import REGISTRATION, SERVICE
 from cotenant.kube.agent.claim_files import slice_of_claim
 from cotenant.kube.agent.plugin import Plugins
@@ -167,6 +168,26 @@ def test_an_agent_that_restarts_keeps_what_is_prepared() -> None:
                 assert await unprepare(await endpoint(here)) == ""
             assert not list((here.host.lasting.seen / "claims").iterdir())
 
+    asyncio.run(scenario())
+
+
+def test_running_containers_keep_their_limits_if_claims_are_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with node() as here, kubelet_in(here.kubelet):
+            (here.kubelet / "plugins_registry").mkdir()
+            here.pods.append(user("one", "GPU-a", limits="first"))
+            async with here.plugins(claims=True):
+                assert (await prepare(await endpoint(here))).error == ""
+            async with here.plugins() as plugins:
+                other = here.host.regions.seen / "other"
+                other.touch()
+                await plugins.tidy()
+                await plugins.tidy()
+            assert limits_file(here).read_text() == "first"
+            assert (here.host.regions.seen / slice_of_claim(UID)).exists()
+            assert not other.exists()
+
+    monkeypatch.setattr(allocating, "GRACE_S", -1.0)
     asyncio.run(scenario())
 
 

@@ -54,7 +54,8 @@ except CotenantError as error:
 container.communicate("end")
 remove_files(host)
 print(sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()))
-print(*(one.exists() for one in (host.lasting.seen, host.passing.seen, driver)), str(root) in Path("/proc/self/mounts").read_text())
+left = [one.exists() for one in (host.lasting.seen, host.passing.seen, driver)]
+print(*left, str(root) in Path("/proc/self/mounts").read_text())
 remove_files(host)
 """
 

@@ -27,11 +27,18 @@ from cotenant.wire.text import printable
 
 SERVICE, REGISTRATION = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "pluginregistration.Registration"
 PLUGIN_TYPE, VERSIONS = "DRAPlugin", ("v1.DRAPlugin",)
+REGISTRATIONS = f"{DRIVER}-*.sock"
+"""Our sockets in kubelet's folder of registrations."""
 LOOK_S = 0.1
 """Seconds between two checks whether the API server has reported a pod."""
 AGAIN_S = 5.0
 
 Pods = Callable[[], Iterable[Pod]]
+
+
+def folders_in(kubelet: Path) -> tuple[Path, Path]:
+    """The folder of our driver, and kubelet's folder of registrations."""
+    return kubelet / "plugins" / DRIVER, kubelet / "plugins_registry"
 
 
 class ClaimDriver:
@@ -78,11 +85,11 @@ class ClaimDriver:
 
     async def run(self) -> NoReturn:
         """Serves kubelet until cancelled. Kubelet watches the folder of registrations, also after it restarts."""
-        folder, watched = self._kubelet / "plugins" / DRIVER, self._kubelet / "plugins_registry"
+        folder, watched = folders_in(self._kubelet)
         while True:
             servers: list[Server] = []
             try:
-                for old in (*folder.glob("*.sock"), *watched.glob(f"{DRIVER}-*.sock")):
+                for old in (*folder.glob("*.sock"), *watched.glob(REGISTRATIONS)):
                     old.unlink(missing_ok=True)  # of an agent that was killed, or is about to end
                 folder.mkdir(mode=0o750, parents=True, exist_ok=True)
                 name = f"{time.time_ns():x}.sock"  # its own, because the old agent may still remove its socket
@@ -186,10 +193,6 @@ class ClaimDriver:
         for pod in self._pods():
             if pod.metadata.namespace == claim.namespace and not has_ended(pod):
                 yield from ((pod, name) for name, real in claim_names(pod).items() if real == claim.name)
-
-    def prepared(self) -> list[PreparedClaim]:
-        """The claims whose files are to stay; CotenantError if that is not known."""
-        return self._files.prepared()
 
     def pods_changed(self) -> None:
         """Writes the limits of claims whose pods were resized."""

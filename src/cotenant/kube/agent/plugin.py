@@ -180,12 +180,13 @@ class Plugins:
         )
         self._slices, self._specs = Unclaimed(), Unclaimed()
         self._services = [Service(resource, self._state) for resource in resources]
+        self._claim_files = ClaimFiles(host, vendor, self._state.common, strict)
         self._driver = self._make_driver() if claims else None
 
     def _make_driver(self) -> ClaimDriver:
         state = self._state
         return ClaimDriver(
-            ClaimFiles(state.host, state.vendor, state.common, state.strict),
+            self._claim_files,
             state.machine,
             state.pods,
             state.error_log,
@@ -239,8 +240,9 @@ class Plugins:
         host, error_log = self._state.host, self._state.error_log
         try:
             listed = await self.listed()
+            # Also if claims were disabled since: the containers that have them run on, and need their limits.
+            claims = [claim.slice for claim in self._claim_files.prepared()]
             # Kubelet does not list plain init containers, so nothing is removed while one may run.
-            claims = [] if self._driver is None else [claim.slice for claim in self._driver.prepared()]
             tidy_slices(host, listed, None if any(map(init_sizes, self._state.pods())) else self._slices, claims)
             tidy_specs(host.cdi, listed, self._specs, claims)
         except (CotenantError, OSError) as error:
