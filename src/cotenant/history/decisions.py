@@ -189,9 +189,7 @@ def _changed(before: Cluster, now: Cluster) -> list[str]:
     if before.names == now.names:
         return [now.names[i] for i in np.flatnonzero(before.versions != now.versions)]
     return [
-        name
-        for name in now.names
-        if name not in before.index or before.versions[before.index[name]] != now.versions[now.index[name]]
+        name for name in now.names if name not in before.index or before.node(name).version != now.node(name).version
     ]
 
 

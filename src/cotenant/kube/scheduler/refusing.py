@@ -115,14 +115,15 @@ class Refusals:
         self._cache[key] = cached  # most recent last
         if len(self._cache) > MOST_DEMANDS:
             del self._cache[next(iter(self._cache))]
-        stale = (cached.seen != cluster.versions).nonzero()[0].tolist()
+        versions = cluster.versions
+        stale = (cached.seen != versions).nonzero()[0].tolist()
         feasible, alike = feasibility(demand, policy.checks), dict[int, Reason | None]()
         for i in stale:
-            version = int(cluster.versions[i])
+            version = int(versions[i])
             if version not in alike or feasible.by_name:
                 alike[version] = refusal_of(feasible, cluster.at(i))
             cached.reasons[i] = alike[version]
-        cached.seen = cluster.versions
+        cached.seen = versions
         return _in_group(demand, cluster, cached.reasons)
 
 
