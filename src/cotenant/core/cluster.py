@@ -53,7 +53,7 @@ class Node:
     grouped: bool
     """whether checks or orders can depend on which GPUs the tenants use"""
     version: int
-    """a number of this value; only nodes that a policy cannot tell apart may have the same"""
+    """the version of this value; two values have the same only if a policy cannot tell them apart"""
     widest: int
     """the most free milli-GPU on one GPU: a demand for more need not be tried"""
     _distinct: Gpus | None = None
@@ -179,10 +179,13 @@ def _distinct(node: Node) -> Gpus:
 
 
 class Changes:
-    """The nodes that changed from one cluster to the next. Clusters that follow from each other have it in common.
+    """A log of changed nodes. A cluster and the clusters that are made from it share one log.
 
-    A cluster knows how many of the changes it contains. Only the newest cluster adds one: a change to an older cluster
-    begins other changes, so that those of a cluster never become wrong.
+    Each cluster knows how many entries of the log it includes. Only a change to the newest cluster appends an entry. A
+    change to an older cluster starts a new log, so the entries of a cluster stay valid. A change also starts a new log
+    if the old one is longer than the cluster, so logs are bounded. A log holds numbers, so it keeps no cluster alive.
+
+    Other threads may read clusters that share a log, but only one thread may change them.
     """
 
     __slots__ = ("known", "nodes", "widest")
@@ -191,9 +194,9 @@ class Changes:
         self.nodes: list[int] = []
         """the index of the node, for each change"""
         self.widest: list[int] = []
-        """the most free milli-GPU on one GPU of the node, before or after the change"""
+        """for each change, the most free milli-GPU on one GPU of the node: the larger of before and after"""
         self.known = 0, versions
-        """the versions of all nodes after so many changes"""
+        """a number of changes, and the versions of all nodes after them; always replaced as a whole"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -303,7 +306,7 @@ class Cluster:
         row = self.rows[r]
         rows = (*self.rows[:r], (*row[:c], node, *row[c + 1 :]), *self.rows[r + 1 :])
         changes, made = self.changes, self.made
-        if made != len(changes.nodes) or made > len(self.names) + ROW:  # another cluster came after this one; or many
+        if made != len(changes.nodes) or made > len(self.names) + ROW:  # this is not the newest, or the log is long
             changes, made = Changes(self.versions), 0
         changes.nodes.append(i)
         changes.widest.append(max(row[c].widest, node.widest))
@@ -312,7 +315,7 @@ class Cluster:
 
 
 def _alike(nodes: Iterable[Node | Machine]) -> Iterator[Node]:
-    """These as nodes; those that a policy cannot tell apart have one version."""
+    """Yields nodes; those that a policy cannot tell apart get the same version."""
     known: dict[object, int] = {}
     for one in nodes:
         node = Node.of(one) if isinstance(one, Machine) else one
@@ -322,7 +325,7 @@ def _alike(nodes: Iterable[Node | Machine]) -> Iterator[Node]:
 
 
 class Seen:
-    """For each node of a cluster the version for which something was computed; finds the nodes that changed since."""
+    """Remembers the node versions for which something was computed, and finds the nodes that have changed since."""
 
     def __init__(self, nodes: int) -> None:
         self.versions: Versions = np.zeros(nodes, dtype=np.int64)
@@ -330,10 +333,11 @@ class Seen:
         self._made = 0
 
     def stale(self, cluster: Cluster, least: int = 0) -> list[int]:
-        """The nodes whose version differs, but for those without so many milli-GPU free on one GPU before and now."""
+        """The nodes whose version differs. A node that had, and has, less than `least` milli-GPU free on every GPU may
+        be left out."""
         changes, first, last = cluster.changes, self._made, cluster.made
         same = changes is self._changes and first <= last
-        self._changes = None  # until the caller has caught up
+        self._changes = None  # until the caller calls `caught_up`
         if not same:
             differing: list[int] = (self.versions != cluster.versions).nonzero()[0].tolist()
             return differing
@@ -343,11 +347,11 @@ class Seen:
         return list(dict.fromkeys(nodes))
 
     def saw(self, cluster: Cluster, nodes: list[int]) -> None:
-        """What belongs to these nodes was computed for this cluster."""
+        """Records that these nodes were computed for this cluster."""
         self.versions[nodes] = [cluster.at(i).version for i in nodes]
 
     def caught_up(self, cluster: Cluster) -> None:
-        """All stale nodes of this cluster were seen."""
+        """Records that all stale nodes of this cluster were computed."""
         self._changes, self._made = cluster.changes, cluster.made
 
     def forget(self) -> None:

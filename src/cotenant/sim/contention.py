@@ -73,12 +73,12 @@ class Contention:
         self._due: list[tuple[float, int, str, int, Jobs]] = []
         self._sequence = 0
         self.episodes = 0
-        """that came to their end"""
+        """number of completed episodes"""
         self._tuning = tuning
         self._tuned: dict[tuple[str, int], dict[str, float]] = {}
-        """the present speed of each job on a GPU whose tenants are or were tuned"""
+        """for each GPU whose tenants are being tuned or were tuned, the current speed of each job"""
         self._episodes: list[tuple[float, int, tuple[str, int], dict[str, float]]] = []
-        """when an episode ends, and the speeds from then on"""
+        """for each episode: its end, a sequence number, the GPU, and the speeds after the end"""
 
     @property
     def next_measurement(self) -> float:
@@ -96,7 +96,7 @@ class Contention:
             heappush(self._waking, (now + self._startup, job))
 
     def wake(self, cluster: Cluster, now: float) -> list[str]:
-        """Returns jobs that have started up by now, and one job of each GPU whose tenants were tuned by now."""
+        """Returns the jobs that have started up by now, and one job of each GPU on which an episode has ended."""
         found = self._end_episodes(cluster, now)
         while self._waking and self._waking[0][0] <= now:
             due, job = heappop(self._waking)

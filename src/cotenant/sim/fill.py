@@ -103,7 +103,7 @@ def replay(
 
     `build` makes the policy from its name; studies pass their own to try variants that have no name.
     """
-    # Here no job ends.
+    # `auto` differs from `fragmentation` only in how it prepares for jobs that end, and in this mode none ends.
     policy = re.sub(r"^auto\b", "fragmentation", policy)
     cluster = Cluster.of(ranked(machines, order.node_ranks))
     mix, inventory = mix_of(job.demand for job in jobs), inventory_of(machines)

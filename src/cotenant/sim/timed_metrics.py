@@ -27,7 +27,7 @@ class Tally:
     waits: list[float] = field(default_factory=list)
     completions: list[float] = field(default_factory=list)
     wide_wait: float = 0.0
-    """waits of jobs on several GPUs, in total"""
+    """sum of the waits of jobs on several GPUs"""
     unplaceable: int = 0
     preemptions: int = 0
     shared: int = 0

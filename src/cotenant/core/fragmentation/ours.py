@@ -135,7 +135,7 @@ class Terms:
 
 TERMS = Terms()
 LEAVING = Terms(quantum=10, by_gpus=True)
-"""for jobs that end: one that needs several GPUs of a node waits long once small jobs are everywhere"""
+"""for clusters in which jobs end: a job that needs several GPUs of a node waits long if small jobs are on all nodes"""
 
 
 def order_of(known: Knowledge, terms: Terms = TERMS) -> Order:

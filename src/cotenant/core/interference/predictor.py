@@ -203,7 +203,7 @@ class Predictor:
 
     @property
     def rows(self) -> int:
-        """The number of measured directions."""
+        """The number of measured directions of pairs."""
         return len(self._seen)
 
     def probes(self, new: Signature, partners: Sequence[Signature], most: int) -> list[Signature]:

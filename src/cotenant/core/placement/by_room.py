@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies that compare nodes by room alone, and a fast way to rate nodes for one GPU under them.
 
-Room is `Node.room`. The orders are in `scores.py`; whatever is computed here is the score that they give.
+Room is `Node.room`. The scores are the same as those of the orders in `scores.py`.
 """
 
 from collections.abc import Mapping
@@ -48,10 +48,10 @@ def room_weights(policy: Orders) -> tuple[int, int]:
 
 
 def room_rater(policy: Orders, feasible: Feasibility) -> Rater | None:
-    """Rates nodes as `ranking.rate` does, with the labels of `shapes.RoomScale`; None if that takes more than rooms.
+    """Rates nodes as `ranking.rate` does, with the labels of `shapes.RoomScale`; None if room alone does not decide.
 
-    The policy must take the GPU with the least room, the demand must need one GPU, and nothing may be checked but
-    amounts and the kind of machine.
+    Room decides if the policy takes the GPU with the least room, the demand needs one GPU, and all checks are of
+    amounts or of the kind of machine.
     """
     demand = feasible.demand
     if policy.gpus != (binpack,) or not feasible.by_amounts or demand.gpus != 1 or demand.containers:

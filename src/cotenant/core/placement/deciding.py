@@ -77,7 +77,7 @@ DEPTH = 1000
 
 
 class Queue:
-    """Waiting jobs grouped by kind, and by account if these matter; each group is in queue order.
+    """Waiting jobs grouped by kind, and by account if there are fair shares or limits; each group is in queue order.
 
     Stored positions have no pressure: that of an account changes with every job that starts or ends.
     """
@@ -85,7 +85,7 @@ class Queue:
     def __init__(
         self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0), *, by_account: bool = False
     ) -> None:
-        """`by_account`: whether accounts are told apart although shares are not fair, because they have limits."""
+        """`by_account`: group by account even if the queue order is not `fair`, because accounts have limits."""
         self._policy, self._by_account = policy, by_account or policy.fair
         self._kinds: dict[tuple[int, Account], list[tuple[QueuePosition, Job]]] = {}
         """by the number of the kind, which is compared faster than the kind itself"""
@@ -337,7 +337,7 @@ class _Backfill:
         return next((i for i in behind if reservation.allows(kind[i][1], self.now)), None)
 
     def over_limit(self, job: Job) -> None:
-        """The account of a job has reached a limit: nothing stays reserved for the account."""
+        """Drops the reservation of the last pass if it was for the account of this job, which has reached a limit."""
         if self.last is not None and self.last.job.account == job.account:
             self.last = None
 

@@ -55,8 +55,8 @@ def _fragmentation(known: Knowledge) -> Orders:
 
 
 def _auto(known: Knowledge) -> Orders:
-    """Our fragmentation policy for jobs that end; equal nodes are compared by what is left on them, so that small jobs
-    fill narrow and used nodes first."""
+    """Our fragmentation policy for clusters in which jobs end. Ties go to the node with the least left, so that small
+    jobs fill narrow and used nodes first."""
     order = fragmentation.order_of(known, fragmentation.LEAVING)
     return Orders((order, scores.best_fit), (order,))
 

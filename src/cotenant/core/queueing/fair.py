@@ -39,7 +39,7 @@ MEMORY = Seconds(3600.0)
 MOST_CORRECTION = 0.5
 """of a fair share"""
 MOST_ACCOUNTS = 10_000
-"""accounts whose use is remembered; then half of those that use nothing are forgotten, the least past use first"""
+"""accounts that are remembered; beyond this, half of those without running jobs are dropped, least past use first"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class FairShares:
         self._charge(account, -gpus, now)
 
     def charge(self, account: Account, gpus: float, since: Seconds, until: Seconds, now: Seconds) -> None:
-        """Counts past use that was not seen as it happened: so many GPUs from one time to another."""
+        """Adds past use that was not recorded when it happened: a number of GPUs from one time to another."""
         since, until = min(since, now), min(until, now)
         if not since < until:
             return
@@ -235,10 +235,10 @@ class FairShares:
 def in_turn(
     groups: Iterable[Sequence[Item]], position: Callable[[Item], Position], taken: Callable[[Item], None] | None = None
 ) -> Iterator[Item]:
-    """The items of all groups, smallest position first; each group is in order.
+    """Yields the items of all groups, smallest position first; each group must be in order.
 
-    Positions may grow between two items, as accounts get GPUs, so each is read again before its item is answered.
-    `taken` is called after each item.
+    Positions may grow between two items, because accounts get GPUs, so a position is computed again before its item is
+    yielded. `taken` is called after each item.
     """
     heads = [(position(group[0]), number, 0, group) for number, group in enumerate(groups) if group]
     heapify(heads)

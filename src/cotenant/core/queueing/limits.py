@@ -60,7 +60,7 @@ NOTHING = Amounts()
 
 @dataclass(slots=True)
 class LimitCheck:
-    """The limits of all accounts and what they use at the beginning of a pass, which adds what it gives them."""
+    """The limits of all accounts, what they use at the start of a pass, and what the pass gives them."""
 
     limits: Callable[[Account], Limits]
     """of a level of an account"""
@@ -82,7 +82,7 @@ class LimitCheck:
             self._given[level] = self._given.get(level, NOTHING).plus(amounts)
 
     def refuse(self, account: Account, asked: Amounts) -> Reason | None:
-        """Why a job of an account that needs at least this must wait, wherever it would be placed."""
+        """Why a job of this account that uses at least these amounts must wait; None: it need not."""
         for level in levels(account):
             limits = self.limits(level)
             if limits == NO_LIMITS:
@@ -114,14 +114,14 @@ def over(name: str, limits: Limits, used: Amounts, asked: Amounts) -> str | None
 
 
 def over_hours(name: str, limits: Limits, used: float) -> str | None:
-    """Whether the account has used up its GPU-hours."""
+    """Says that the account has used up its GPU-hours; None: it has not."""
     if limits.gpu_hours is None or used < limits.gpu_hours:
         return None
     return f"{name} has used {used:.3g} of at most {limits.gpu_hours:g} GPU-hours in the last 7 days"
 
 
 def over_queue(name: str, limits: Limits, queued: int, more: int = 1) -> str | None:
-    """Why the account may not submit so many more jobs."""
+    """Why the account may not submit this number of jobs more; None: it may."""
     if limits.queued is None or queued + more <= limits.queued:
         return None
     return f"{name} has {queued} of at most {_count(limits.queued, 'queued job')}"
@@ -132,7 +132,7 @@ class LeastAmounts:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._gpus: tuple[Gpu, ...] | None = None  # most passes need none, and a large cluster has many
+        self._gpus: tuple[Gpu, ...] | None = None  # computed on first use: most passes have no limits
         self._known: dict[int, Amounts] = {}
 
     def of(self, kind: int, job: Job) -> Amounts:

@@ -10,15 +10,15 @@ PERIODS = 28
 
 
 class Week:
-    """What was used in each of the last periods. The oldest one leaves as a whole, so a use counts for 6 h less than
-    seven days at least, and for seven days at most."""
+    """GPU-seconds of each of the last periods. The oldest period is dropped as a whole, so each GPU-second counts for
+    between 6 days 18 hours and 7 days."""
 
     def __init__(self, periods: Mapping[int, float] | None = None) -> None:
-        """`periods` is what `periods` answered before."""
+        """`periods`: an earlier result of the method `periods`."""
         self._periods = dict(periods or {})
 
     def add(self, gpus: float, since: float, until: float) -> None:
-        """So many GPUs were used from one time to another; negative: they were not, though they were added."""
+        """Adds the use of this number of GPUs from one time to another. A negative number takes back earlier use."""
         since = max(since, until - PERIODS * PERIOD_S)
         while since < until:
             number = floor(since / PERIOD_S)
@@ -33,5 +33,5 @@ class Week:
         return self._periods
 
     def used(self, now: float) -> float:
-        """GPU-seconds."""
+        """GPU-seconds of all periods that still count."""
         return sum(self.periods(now).values())

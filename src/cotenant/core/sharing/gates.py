@@ -58,7 +58,7 @@ def worth_sharing(score: Score, crowding: float) -> Verdict:
     # Beside two or more tenants, a difference of lower bounds may exceed the expected gain: only both are certain.
     if unhindered or min(certain, expected) > least:
         return PLACE
-    # The first few pairs are tried whatever is expected: that costs a minute of work, and waiting teaches nothing.
+    # The first few pairs are tried whatever is expected: a trial costs a minute of work, and teaches something.
     if expected > least or untried:
         return Verdict(trial=True)
     text = "sharing must add {needed_percent} % of a GPU's work; the best slot adds {available_percent} %"

@@ -22,7 +22,7 @@ DOMINANT, FELT, MOST_SHARING_SCORE = 0.6, 0.8, 2
 speeds are our choice, because Lucid published none for Gavel's workloads"""
 
 WHOLE = 100
-"""percent of a GPU's compute that its tenants may be given if their shares are to hold"""
+"""percent of a GPU's compute; if more than this is assigned, compute shares are not guaranteed"""
 
 
 def tenants_on(node: Node, gpu: int) -> list[Tenant]:
@@ -73,8 +73,8 @@ def _shares_hold(node: Node, gpu: int, demands: list[Demand]) -> bool:
 
 def _speeds_with_shares(belief: Belief, of: Callable[[Speed], float], tenants: TenantSet) -> list[float]:
     """The speed of each tenant if all have compute shares, relative to its speed alone with that share."""
-    # What other pairs were measured at says little: jobs without shares take what their neighbours leave them. So a
-    # tenant is slowed only by those beside which it was itself measured.
+    # Predictions follow from pairs without shares, in which each job takes what the other leaves idle. They do not
+    # apply here, so only pairs that were measured themselves count.
     speeds = [1.0] * len(tenants.workloads)
     for i, j in combinations(range(len(speeds)), 2):
         pair = TenantSet(tenants.gpu_type, (tenants.workloads[i], tenants.workloads[j]))
@@ -117,7 +117,7 @@ def idle(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
 
 
 def unhindered(belief: Belief) -> Order:
-    """GPUs without a tenant, and those whose tenants have compute shares, as the newcomer has, and are not expected to
+    """GPUs without a tenant, and GPUs on which all tenants and the newcomer have compute shares and none is expected to
     become slower."""
 
     def free(demand: Demand, node: Node, gpu: int) -> bool:

@@ -19,7 +19,7 @@ LEAST_CHANGE = 0.02
 
 
 FEW_ROWS = 20
-"""measured directions of pairs on one type of GPU below which a pair is tried for what is learned from it"""
+"""as long as fewer directions of pairs were measured on a type of GPU, unmeasured pairs are tried in order to learn"""
 
 
 class Basis(StrEnum):
@@ -28,9 +28,9 @@ class Basis(StrEnum):
     MEASURED = "measured"
     """the workloads ran beside each other"""
     PREDICTED = "predicted"
-    """they did not: other pairs did, or only what is known in advance counts"""
+    """they did not: the prediction follows from other pairs, or from what is known in advance"""
     UNTRIED = "untried"
-    """they did not, hardly any others did, and to measure them would teach the belief something"""
+    """they did not, few other pairs did, and a measurement would improve the predictions"""
 
 
 class TenantSet(NamedTuple):
