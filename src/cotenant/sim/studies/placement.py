@@ -183,7 +183,7 @@ STUDY = Study(
         "or estimated with a log-normal error of sigma 1.\n\n"
         "The additional results are not part of any other value: moving jobs that share to GPUs that become idle, and "
         "batch tuning. Both are simulated with their costs: a move loses 60 s of work, and an episode of tuning has a "
-        "window at the jobs' own sizes before and after each of at most seven trials, each at least 1 s and eight "
+        "window at the jobs' own sizes before and after each of at most eight trials, each at least 1 s and eight "
         f"steps long. The tuner is that of the engines, with {TUNING.noise:.0%} noise in what it measures and a "
         f"gradient noise scale of {NOISE_SCALE:g} times the batch size. Jobs have the batch sizes of Gavel's table; "
         "sizes that it does not have are not tried, programs with one size are not tuned, and a job alone keeps its "
@@ -201,7 +201,7 @@ MILD_STUDY = Study(
     about=(
         "The same comparison if there are enough GPUs (loads up to 1), on K80 GPUs, whose tenants together hardly do "
         "more work than one, with noise in every measured speed (standard deviation of its logarithm 0.1), and if no "
-        "pair was measured before the first job arrives; `iadeep` then assumes that jobs do not slow each other. On a "
+        "pair was measured before the first job arrives; `iadeep` then assumes no slowdown. On a "
         "K80, and on any GPU while others are idle, sharing gains nothing; the target is that our policy does no harm "
         f"there: a mean completion time at most {NO_HARM:g} % above that of `sjf`, which does not share."
     ),
