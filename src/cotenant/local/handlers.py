@@ -177,7 +177,7 @@ async def web_link(engine: Engine, request: Request) -> Response:
 
 async def create_token(engine: Engine, request: Request) -> Response:
     """Only for a caller on this machine: a stolen token must not make others. Only root makes tokens of other users:
-    who has one runs commands as that user, and administrators must not be able to become root."""
+    a token runs commands as its user, and administrators must not be able to become root."""
     body = await bounded_body(request)
     wanted = decode(body, TokenRequest, "a request for a token") if body else TokenRequest()
     caller = caller_of(request)
