@@ -48,6 +48,11 @@ release, the one before, and the first of the next major one. cotenant itself as
 {{- toJson .Values.settings | sha256sum | trunc 16 -}}
 {{- end }}
 
+{{- /* Not empty if agents give GPUs to containers by CDI; the webhook must then know it, too. */ -}}
+{{- define "cotenant.cdi" -}}
+{{- if or .Values.agent.strict .Values.mps.enabled -}}yes{{- end -}}
+{{- end }}
+
 {{- define "cotenant.runtimeClass" -}}
 {{- $shared := dig "webhook" "runtime-class" "" .Values.settings -}}
 {{- .Values.agent.runtimeClassName | default $shared -}}
