@@ -3,6 +3,7 @@
 """Measures the daemon with 10,000 queued jobs and while it is idle."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -19,7 +20,8 @@ from pathlib import Path
 import msgspec
 
 from bench.harness import Figure, at_most, benchmark
-from cotenant.cli.client import Client, NoDaemonError
+from cotenant.client.client import Client
+from cotenant.client.problems import NoDaemonError
 from cotenant.core.queueing.limits import Limits
 from cotenant.core.units import MiB
 from cotenant.local import attempts
@@ -38,6 +40,8 @@ SUBMITTED = 1_000
 KINDS = 50
 """number of different demands in the queue"""
 USERS = 50
+EACH = QUEUED // USERS
+"""jobs of each user"""
 IDLE_S = 15.0
 REPEATS = 9
 FIRST = JobRequest(command=("sleep", "600"), cwd="/", gpus=2, memory="100%", priority=1000)
@@ -64,8 +68,9 @@ def api_load() -> Iterator[Figure]:
     for kinds in (KINDS, QUEUED):
         with state_folder() as state:
             yield from passes(state, kinds)
-    with state_folder() as state:
-        yield from passes_of_users(state)
+    for kinds in (KINDS, QUEUED):
+        with state_folder() as state:
+            yield from passes_of_users(state, kinds)
     with state_folder() as state, daemon(state) as pid:
         time.sleep(2)
         before = cpu_seconds(pid)
@@ -118,15 +123,15 @@ def passes(state: Path, kinds: int) -> Iterator[Figure]:
         found, unchanged, changed = asyncio.run(measured_passes(state, journal))
     if kinds == KINDS:
         yield Figure(name=f"finding {QUEUED:,} queued jobs again, CPU", figure=found, unit="s")
-        yield at_most(f"a pass over {QUEUED:,}, nothing changed", 1000 * unchanged, "ms", limit=50)
+        yield at_most(f"a pass over {QUEUED:,}, nothing changed, CPU", 1000 * unchanged, "ms", limit=50)
         note = f"{kinds} kinds of demand; a GPU was cordoned or uncordoned, with the write of that"
-        yield at_most(f"a pass over {QUEUED:,}, a GPU changed", 1000 * changed, "ms", limit=50, note=note)
+        yield at_most(f"a pass over {QUEUED:,}, a GPU changed, CPU", 1000 * changed, "ms", limit=50, note=note)
     else:
-        note = "every job asks for something else"
-        yield Figure(name=f"the same, {kinds:,} kinds", figure=1000 * changed, unit="ms", note=note)
+        note = "every job asks for something else; 170 ms before kinds that cannot fit were dropped"
+        yield at_most(f"the same, {kinds:,} kinds, CPU", 1000 * changed, "ms", limit=50, note=note)
 
 
-def passes_of_users(state: Path) -> Iterator[Figure]:
+def passes_of_users(state: Path, kinds: int) -> Iterator[Figure]:
     """A pass in which fair shares and limits of many users count; no job fits."""
     limits = Limits(gpus=64, memory=MiB(10**6), running=1000, gpu_hours=10**6)
     settings = Settings(policy="binpack", queue="fair", accounts=AccountRules(default=limits))
@@ -135,17 +140,18 @@ def passes_of_users(state: Path) -> Iterator[Figure]:
         journal.submit(msgspec.json.encode(FIRST), now, Owner(10_000, 10_000, "first", "users"))
         for user in range(USERS):
             owner = Owner(10_001 + user, 10_000, f"user{user}", "users")
-            own = (job(number) for number in range(QUEUED // USERS))
+            own = (job(user * EACH + number, kinds) for number in range(EACH))
             journal.submit_many([(msgspec.json.encode(one), now) for one in own], owner)
         _, again, changed = asyncio.run(measured_passes(state, journal, settings))
-    note = f"order fair, every user has limits, {KINDS} kinds of demand"
-    yield at_most(f"a pass over {QUEUED:,} of {USERS} users", 1000 * again, "ms", limit=50, note=note)
+    of = f"of {USERS} users, {kinds:,} kinds, CPU"
+    note = "order fair, every user has limits"
+    yield at_most(f"a pass over {QUEUED:,} {of}", 1000 * again, "ms", limit=50, note=note)
     note = "a GPU was cordoned or uncordoned, with the write of that"
-    yield at_most("the same, a GPU changed", 1000 * changed, "ms", limit=50, note=note)
+    yield at_most(f"the same {of}, a GPU changed", 1000 * changed, "ms", limit=50, note=note)
 
 
 async def measured_passes(state: Path, journal: Journal, settings: Settings = FIFO) -> tuple[float, float, float]:
-    """Seconds to restore all jobs, of a pass without changes, and of a pass after a change."""
+    """CPU seconds to restore all jobs, of a pass without changes, and of a pass after a change."""
     backend, shares = find_backend(2, MiB(1024)), Shares(Means.SLOTS, None, "bench")
     paths = Paths(agent=state / "agent.sock")
     resources = Resources(
@@ -155,6 +161,8 @@ async def measured_passes(state: Path, journal: Journal, settings: Settings = FI
     start = time.process_time()
     engine.recover()
     found = time.process_time() - start
+    gc.collect()
+    gc.freeze()  # as the daemon does
     engine.schedule()
 
     def after_changes() -> None:
@@ -162,21 +170,21 @@ async def measured_passes(state: Path, journal: Journal, settings: Settings = FI
             engine.cordon("0", cordoned)
             engine.schedule()
 
-    return found, median(engine.schedule), median(after_changes) / 2
+    return found, median(engine.schedule, time.process_time), median(after_changes, time.process_time) / 2
 
 
 # Measuring
 
 
-def seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    start = clock()
     run()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def median(run: Callable[[], object]) -> float:
-    """Seconds of wall-clock time."""
-    return statistics.median(seconds(run) for _ in range(REPEATS))
+def median(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of wall-clock time, or of another clock."""
+    return statistics.median(seconds(run, clock) for _ in range(REPEATS))
 
 
 def cpu_seconds(pid: int) -> float:

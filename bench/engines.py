@@ -25,8 +25,8 @@ import numpy as np
 from bench.daemon import daemon, state_folder
 from bench.harness import Figure, at_most, benchmark
 from bench.paced import speed
-from cotenant.cli.client import Client
 from cotenant.cli.generate import life_of
+from cotenant.client.client import Client
 from cotenant.core.model import Demand, Gpu, Job, Machine
 from cotenant.core.sharing.speeds import TenantSet
 from cotenant.core.units import MiB, MilliGpu, Percent, Seconds

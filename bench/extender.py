@@ -7,11 +7,13 @@ The complete scheduler runs in a process of its own with the settings that we in
 cluster from an API server in a third process. The time is that of the client, from the request to the whole response.
 With these settings filter answers one node, so kube-scheduler does not call prioritize.
 
-The targets follow from what a large cluster needs. Kubernetes' own scalability tests create 100 pods per second with
-5,000 nodes and fail if kube-scheduler places fewer than 90 (the density test of kubernetes/perf-tests). kube-scheduler
-places one pod after the other and waits for filter each time. Of the 11.1 ms for a pod it needs 7.5 ms itself (decision
-0014), so filter may take 3.5 ms on average. No single call should delay more than one pod, and binds, which run in
-parallel, should not pile up: 99 of 100 calls of each may take the 10 ms between two pods.
+Pods that no node can take, and pods with a request that was never seen before, are counted apart from the others: a
+refusal names the reason of every node, and a new request is compared with every node.
+
+The targets are stricter than what a large cluster needs. Kubernetes' own scalability tests create 100 pods per second
+with 5,000 nodes and fail if kube-scheduler places fewer than 90 (the density test of kubernetes/perf-tests).
+kube-scheduler places one pod after the other and waits for filter each time. Of the 11.1 ms for a pod it needs 7.5 ms
+itself (decision 0014), so filter may take 3.5 ms on average.
 """
 
 import asyncio
@@ -28,6 +30,8 @@ from pathlib import Path
 from random import Random
 from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Any, NamedTuple
+
+import uvloop
 
 from bench.cluster_server import KINDS, NODE, cluster_server, new_kind, pod_object
 from bench.harness import Figure, at_most, benchmark, in_fresh_process, p99, peak_mib, server_process, undisturbed
@@ -49,9 +53,10 @@ CALLS = 600
 NEW = 25
 """among this number of pods, one has a new request, and one a request that no node can satisfy"""
 VERBS = "filter", "bind"
-LIMIT_MS = 10.0
+LIMIT_MS, RARE_MS = 2.5, 5.0
 MEAN_MS = 3.5
-"""targets with the most nodes: of 99 of 100 calls, and of filter on average"""
+"""targets with the most nodes: of 99 of 100 calls, of refusals and new requests, and of filter on average"""
+REFUSED, NEW_DEMAND = "refused", "new demand"
 PLOT = Path(__file__).parents[1] / "docs" / "images" / "extender-latency.svg"
 OTHERS = {"filter": "HAMi, filter at 1,000 nodes: 105"}
 """of the same verb, also measured by its client"""
@@ -72,7 +77,7 @@ class Started(NamedTuple):
 
 @dataclass(slots=True)
 class Measured:
-    """The milliseconds of all calls by verb, and the cost of the process."""
+    """The milliseconds of all calls by verb, refusals and new requests apart, and the cost of the process."""
 
     started: Started
     ms: dict[str, list[float]] = field(default_factory=dict)
@@ -108,12 +113,13 @@ def _figures(measured: Measured, nodes: int, *, alone: bool, largest: bool) -> I
             f"CPU of the scheduler {measured.cpu_ms:.2f} ms a call; {how}"
         )
         name, baseline = f"{call}, p99, {nodes:,} nodes", OTHERS.get(call) if nodes == COMPARED else None
-        if largest and call in VERBS:
-            yield at_most(name, p99(took), "ms", limit=LIMIT_MS, baseline=baseline, note=note)
+        if largest:
+            limit = LIMIT_MS if call in VERBS else RARE_MS
+            yield at_most(name, p99(took), "ms", limit=limit, baseline=baseline, note=note)
         else:
             yield Figure(name=name, figure=p99(took), unit="ms", baseline=baseline, note=note)
     if largest:
-        mean = statistics.mean(measured.ms["filter"])
+        mean = statistics.mean(took for call, all_ in measured.ms.items() if call.startswith("filter") for took in all_)
         yield at_most(f"filter, mean, {nodes:,} nodes", mean, "ms", limit=MEAN_MS, note=how)
 
 
@@ -150,7 +156,7 @@ def measure(nodes: int) -> tuple[Measured, bool]:
         measured = Measured(Started(*message))
         before = _cpu_s(measured.started.pid)
         ask_all(measured, nodes)
-        calls = sum(len(measured.ms[verb]) for verb in VERBS)
+        calls = sum(map(len, measured.ms.values()))
         measured.cpu_ms = 1000 * (_cpu_s(measured.started.pid) - before) / calls
         measured.peak_mib = peak_mib(measured.started.pid)
     return measured, alone
@@ -158,8 +164,12 @@ def measure(nodes: int) -> tuple[Measured, bool]:
 
 def serve_scheduler(parent: Connection, port: int) -> None:
     """The main function of the scheduler's process."""
-    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # a line for each pod, as in its log
-        asyncio.run(_serve_scheduler(parent, port))
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        redirect_stderr(nowhere),  # a line for each pod, as in its log
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,  # as the scheduler itself
+    ):
+        runner.run(_serve_scheduler(parent, port))
 
 
 async def _serve_scheduler(parent: Connection, port: int) -> None:
@@ -170,10 +180,9 @@ async def _serve_scheduler(parent: Connection, port: int) -> None:
     listener = Listener(listen("127.0.0.1", 0), application(routes, scheduler.errors))
     async with asyncio.TaskGroup() as group:
         group.create_task(scheduler.run())
+        group.create_task(serve_all([listener], asyncio.Event()))
         await ready(scheduler)
         spent = time.monotonic() - start, time.process_time() - began
-        listener.bound.listen()  # connections wait until the server takes them
-        group.create_task(serve_all([listener], asyncio.Event()))
         parent.send((listener.bound.getsockname()[1], os.getpid(), *spent))
 
 
@@ -194,7 +203,7 @@ def ask_all(measured: Measured, nodes: int, pods: Iterable[int] = range(CALLS), 
         pod = waiting_pod(number)
         at = random.randrange(nodes)  # kube-scheduler begins with another node each time
         args = {"Pod": pod, "NodeNames": names[at:] + names[:at]}
-        kind = {NEW - 1: "new demand", NEW // 2: "refused"}.get(number % NEW)
+        kind = {NEW - 1: NEW_DEMAND, NEW // 2: REFUSED}.get(number % NEW)
         found = _call(connection, measured, "filter", args, kind)
         if not found["NodeNames"] or not bind:
             continue
@@ -224,9 +233,7 @@ def _call(connection: HTTPConnection, measured: Measured, verb: str, args: objec
     response = connection.getresponse()
     answer = response.read()
     took = 1000 * (time.monotonic() - began)
-    measured.ms.setdefault(verb, []).append(took)
-    if kind is not None:
-        measured.ms.setdefault(f"{verb}, {kind}", []).append(took)
+    measured.ms.setdefault(verb if kind is None else f"{verb}, {kind}", []).append(took)
     if response.status != 200:
         raise AssertionError(answer)
     return json.loads(answer)

@@ -26,8 +26,8 @@ import msgspec
 from bench.daemon import daemon, state_folder
 from bench.harness import Figure, at_least, at_most, benchmark
 from bench.pairs import compile_all, usual
-from cotenant.cli.client import Client
-from cotenant.cli.request import environment
+from cotenant.client.client import Client
+from cotenant.client.requests import environment
 from cotenant.core.interference import Predictor, PredictorState, Signature
 from cotenant.wire.local import GpuView, JobRequest, JobView
 from cotenant.wire.profile import JobProfile

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, expect
 
 from bench.daemon import cpu_seconds, state_folder, until
 from bench.harness import Figure, at_most, benchmark
-from cotenant.cli.client import Client
+from cotenant.client.client import Client
 from cotenant.web.model import State
 from cotenant.wire.local import JobRequest, JobView, WebLink
 from tests.local.daemon import Daemon

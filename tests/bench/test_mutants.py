@@ -137,6 +137,7 @@ def test_a_change_of_other_lines_draws_the_same_mutants(tmp_path: Path) -> None:
     assert drawn(lines) == drawn(f"import sys\n\n{lines}") == drawn(lines)
 
 
+@pytest.mark.slow
 def test_a_mutant_meets_the_tests_that_call_it_and_those_that_notice_it_are_told_from_others(tmp_path: Path) -> None:
     for name, text in {
         "src/toy.py": f"from functools import cache\n\n{TOY}",
@@ -183,4 +184,4 @@ def test_a_mutant_of_c_meets_the_nearest_tests_that_its_budget_allows(tmp_path: 
 def test_a_mutant_that_hangs_is_stopped_and_counts_as_noticed(tmp_path: Path) -> None:
     (tmp_path / "test_hang.py").write_text("import time\n\ndef test_it():\n    time.sleep(600)\n")
     with workshop(tmp_path) as made:
-        assert made.run(["test_hang.py"], 3.0) == SLOW
+        assert made.run(["test_hang.py"], 1.0) == SLOW

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster is a value: every change makes a new one, and old ones keep telling the truth."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -92,9 +93,9 @@ def test_nodes_that_changed_are_found_whichever_cluster_was_seen_before(
 
 
 def test_clusters_longer_than_a_row_find_every_node() -> None:
-    names = [f"n{i:04}" for i in range(2 * ROW + 3)]
+    names = [f"n{i:04}" for i in range(ROW * ROW + 3)]
     cluster = Cluster.of(machine(name) for name in names)
-    for name in (names[0], names[ROW - 1], names[ROW], names[-1]):
+    for name in (names[0], names[ROW - 1], names[ROW], names[ROW * ROW - 1], names[-1]):
         changed = cluster.place(placed("one", share(5), name, 0))
         assert [one.name for one in changed if one.tenants] == [name]
     assert [one.name for one in cluster] == names
@@ -264,3 +265,12 @@ def test_two_replicas_of_one_job_on_a_node_leave_one_by_one() -> None:
     left = cluster.finish(first).node("a")
     assert [(one.job, one.replica) for one in left.tenants] == [("gang", 1)]
     assert left.memory == (15000,)
+
+
+def test_the_hash_of_a_demand_is_not_sent_to_other_processes() -> None:
+    demand = share(1000, workload="bert")
+    assert hash(demand) == hash(share(1000, workload="bert"))
+    assert hasattr(demand, "_hash")
+    copy = pickle.loads(pickle.dumps(demand))
+    assert copy == demand
+    assert not hasattr(copy, "_hash")

@@ -88,6 +88,8 @@ SHARING = (
     "coscheml",
     "cotenant/binpack",
     "coscheml+binpack",
+    "coscheml+iadeep",
+    "coscheml+numa+cotenant",
     "numa+cotenant",
     "iadeep",
     "lucid",

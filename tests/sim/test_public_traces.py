@@ -204,7 +204,7 @@ def test_the_orders_of_fgd_are_computed_as_they_were_published(data: Path, tmp_p
     subprocess.run(["go", "build", "-o", program, source], check=True, cwd=tmp_path, timeout=300)
     for trace in ("multigpu30", "gpuspec25"):
         lists = ("openb_node_list_gpu_node.csv", f"openb_pod_list_{trace}.csv")
-        done = subprocess.run([program, *lists], check=True, cwd=tmp_path, capture_output=True, timeout=60)
+        done = subprocess.run([program, *lists], check=True, cwd=tmp_path, capture_output=True, timeout=300)
         computed = json.loads(done.stdout)["seeds"]
         published = json.loads(gzip.decompress((data / "fgd_replay" / f"{trace}.json.gz").read_bytes()))["seeds"]
         assert computed.keys() == published.keys()

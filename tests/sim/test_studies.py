@@ -24,6 +24,9 @@ def test_bound_by_the_interval_is_stricter_than_by_the_mean() -> None:
     assert judge(Estimate(-1.0, 0.5), 0.0, "below") == ("< 0", True)
     assert judge(Estimate(-1.0, 1.5), 0.0, "below") == ("< 0", False)
     assert judge(Estimate(-1.0, 1.5), 0.0) == ("<= 0", True)
+    assert judge(Estimate(1.0, 1.5), 0.0, "not above") == ("not > 0", True)
+    assert judge(Estimate(1.0, 0.5), 0.0, "not above") == ("not > 0", False)
+    assert judge(Estimate(1.0, None), 0.0, "not above") == ("not > 0", None)
 
 
 def test_one_seed_decides_nothing_that_an_interval_must() -> None:

@@ -7,9 +7,10 @@ tentative placement costs a few microseconds and dropping it costs nothing. Ever
 that no other value has, so what was computed for a version is true forever.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,13 @@ from cotenant.core.model import Claim, Demand, Gpus, Job, Machine, Placement, Sl
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
 Versions = NDArray[np.int64]
+T = TypeVar("T")
 Groups = Mapping[str, tuple[tuple[str, int], ...]]
-GpuRoom = tuple[int, int, int, int, int]
-"""of one GPU: its room, its index, and its free compute, memory and share slots"""
 
-ROW = 128
-"""nodes per row: replacing one copies two short tuples instead of one long one"""
+ROW_BITS = 5
+ROW = 1 << ROW_BITS
+"""Nodes per row, and rows per block. Replacing a node copies a row, a block and the tuple of blocks instead of one long
+tuple. To copy a row, the processor fetches each node of it, which is most of the cost in a large cluster."""
 
 _next_version = count(1).__next__
 
@@ -58,7 +60,6 @@ class Node:
     """the most free milli-GPU on one GPU: a demand for more need not be tried"""
     _distinct: Gpus | None = None
     _sorted_room: tuple[int, ...] | None = None
-    _by_room: tuple[GpuRoom, ...] | None = None
 
     @classmethod
     def of(cls, machine: Machine, tenants: Iterable[Tenant] = ()) -> "Node":
@@ -87,9 +88,10 @@ class Node:
 
     def without_tenant(self, job: str, replica: int = 0) -> "Node":
         """The node after that tenant left; StopIteration if there is no such tenant."""
-        at = next(i for i, one in enumerate(self.tenants) if one.job == job and one.replica == replica)
-        left = self.tenants[:at] + self.tenants[at + 1 :]
-        return self._changed(left, self.tenants[at], +1, self.grouped and any(one.demand.grouped for one in left))
+        tenants = self.tenants
+        at = next(i for i, one in enumerate(tenants) if one.job == job and one.replica == replica)
+        left = tenants[:at] + tenants[at + 1 :]
+        return self._changed(left, tenants[at], +1, self.grouped and any(one.demand.grouped for one in left))
 
     def _changed(self, tenants: tuple[Tenant, ...], tenant: Tenant, sign: int, grouped: bool) -> "Node":
         demand = tenant.demand
@@ -114,14 +116,6 @@ class Node:
         if self._distinct is None:
             self._distinct = _distinct(self)
         return self._distinct
-
-    @property
-    def by_room(self) -> tuple[GpuRoom, ...]:
-        """The GPUs, those with the least room first, and of equals the lowest index."""
-        if self._by_room is None:
-            gpus = zip(self.room, range(len(self.room)), self.compute, self.memory, self.slots, strict=True)
-            self._by_room = tuple(sorted(gpus))
-        return self._by_room
 
     @property
     def sorted_room(self) -> tuple[int, ...]:
@@ -205,7 +199,8 @@ class Cluster:
 
     names: tuple[str, ...]
     index: Mapping[str, int]
-    rows: tuple[tuple[Node, ...], ...]
+    blocks: tuple[tuple[tuple[Node, ...], ...], ...]
+    """blocks of rows of nodes"""
     groups: Groups
     """for each affinity group, the nodes of its members: (node, number of members)"""
     has_instances: bool
@@ -232,7 +227,7 @@ class Cluster:
         return cls(
             names,
             {name: i for i, name in enumerate(names)},
-            tuple(tuple(values[i : i + ROW]) for i in range(0, len(values), ROW)),
+            _rows(_rows(values)),
             groups,
             any(node.machine.has_instances for node in values),
             Changes(np.array([node.version for node in values], dtype=np.int64)),
@@ -247,14 +242,15 @@ class Cluster:
         return sum(len(node.compute) for node in self)
 
     def __iter__(self) -> Iterator[Node]:
-        for row in self.rows:
-            yield from row
+        for block in self.blocks:
+            for row in block:
+                yield from row
 
     def node(self, name: str) -> Node:
         return self.at(self.index[name])
 
     def at(self, i: int) -> Node:
-        return self.rows[i // ROW][i % ROW]
+        return self.blocks[i >> 2 * ROW_BITS][i >> ROW_BITS & ROW - 1][i & ROW - 1]
 
     @property
     def versions(self) -> Versions:
@@ -302,16 +298,25 @@ class Cluster:
         return Cluster._of([node for node in self if node.name not in names])
 
     def _replaced(self, i: int, node: Node, groups: Groups) -> "Cluster":
-        r, c = divmod(i, ROW)
-        row = self.rows[r]
-        rows = (*self.rows[:r], (*row[:c], node, *row[c + 1 :]), *self.rows[r + 1 :])
+        b, r, c = i >> 2 * ROW_BITS, i >> ROW_BITS & ROW - 1, i & ROW - 1
+        block = self.blocks[b]
+        row = block[r]
+        blocks = _with(self.blocks, b, _with(block, r, _with(row, c, node)))
         changes, made = self.changes, self.made
         if made != len(changes.nodes) or made > len(self.names) + ROW:  # this is not the newest, or the log is long
             changes, made = Changes(self.versions), 0
         changes.nodes.append(i)
         changes.widest.append(max(row[c].widest, node.widest))
         has_instances = self.has_instances or node.machine.has_instances
-        return Cluster(self.names, self.index, rows, groups, has_instances, changes, made + 1)
+        return Cluster(self.names, self.index, blocks, groups, has_instances, changes, made + 1)
+
+
+def _rows(items: Sequence[T]) -> tuple[tuple[T, ...], ...]:
+    return tuple(tuple(items[i : i + ROW]) for i in range(0, len(items), ROW))
+
+
+def _with(items: tuple[T, ...], at: int, new: T) -> tuple[T, ...]:
+    return items[:at] + (new,) + items[at + 1 :]  # noqa: RUF005 (with stars it takes twice as long)
 
 
 def _alike(nodes: Iterable[Node | Machine]) -> Iterator[Node]:
@@ -348,7 +353,12 @@ class Seen:
 
     def saw(self, cluster: Cluster, nodes: list[int]) -> None:
         """Records that these nodes were computed for this cluster."""
-        self.versions[nodes] = [cluster.at(i).version for i in nodes]
+        every = len(nodes) == len(self.versions)
+        self.versions[nodes] = cluster.versions if every else [cluster.at(i).version for i in nodes]
+
+    def saw_all(self, cluster: Cluster) -> None:
+        """Records that all nodes were computed for this cluster."""
+        self.versions[:] = cluster.versions
 
     def caught_up(self, cluster: Cluster) -> None:
         """Records that all stale nodes of this cluster were computed."""

@@ -6,13 +6,14 @@ A `Machine` is the hardware of a node; a `Node` (`cluster.py`) is a machine with
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 from cotenant.core.isolation import USUAL, Offer, Rung
-from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, Percent, Seconds
+from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, Percent, Seconds, cpus_text
 
 Gpus = tuple[int, ...]
 """GPU indices on one node."""
@@ -68,10 +69,19 @@ class Container:
     memory_limit_percent: Percent | None = None
     compute_limit: MilliGpu | None = None
     mig: str | None = None
+    use_uuids: frozenset[str] = frozenset()
+    """the only GPUs that it can use; empty: every GPU"""
+
+
+class _KnowsItsHash:
+    """The place for a hash, which is no field: hashes of text differ between processes, so it must not be pickled."""
+
+    __slots__ = ("_hash",)
+    _hash: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(_KnowsItsHash):
     """What a job needs of each GPU it runs on, and of the host.
 
     Its amounts are requests: guaranteed, and all that placement counts. A limit above a request may be used while other
@@ -130,6 +140,15 @@ class Demand:
         if self.memory_percent is None and self.mig is None and not self.exclusive and not self.containers:
             object.__setattr__(self, "claim", Claim(self.memory, self.compute, 1))
 
+    def __hash__(self) -> int:
+        """Computed once, since every memo looks demands up, and they have many fields."""
+        try:
+            return self._hash
+        except AttributeError:
+            known = hash(_COMPARED(self))
+            object.__setattr__(self, "_hash", known)
+            return known
+
     @property
     def steady(self) -> "Container":
         """What it needs after its init containers have ended, as one container: the most GPUs, all amounts on each."""
@@ -165,6 +184,9 @@ class Demand:
         return groups != (None, None, None, None)
 
 
+_COMPARED = attrgetter(*(one.name for one in fields(Demand) if one.compare))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A demand with an identity."""
@@ -176,6 +198,10 @@ class Job:
     submitted: Seconds = Seconds(0.0)
     estimate: Seconds | None = None
     """estimated run time; never the true one, which only the simulator knows"""
+    limit: Seconds | None = None
+    """the longest that one run can take, because it is stopped then; None: it is not"""
+    reservation: str | None = None
+    """ID of the advance reservation that it was submitted for"""
     attained: Seconds = Seconds(0.0)
     """GPU-seconds that it has run so far"""
     alternatives: tuple[Demand, ...] = ()
@@ -385,4 +411,6 @@ class Reason(NamedTuple):
             gpus="1 GPU" if self.needed == 1 else f"{self.needed} GPUs",
             needed_percent=f"{self.needed / 10:g}",
             available_percent=f"{self.available / 10:g}",
+            needed_cpus=cpus_text(self.needed),
+            available_cpus=f"{self.available / 1000:g}",
         )

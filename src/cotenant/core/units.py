@@ -57,3 +57,8 @@ def parse_profile(text: str) -> str:
 def format_memory(memory: MiB) -> str:
     """The shortest exact form: whole GiB if possible, MiB otherwise."""
     return f"{memory // 1024} GiB" if memory and memory % 1024 == 0 else f"{memory} MiB"
+
+
+def cpus_text(cpu: int) -> str:
+    """Thousandths of a CPU in words: `1 CPU`, `0.5 CPUs`."""
+    return f"{cpu / 1000:g} CPU{'s' * (cpu != 1000)}"

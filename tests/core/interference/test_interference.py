@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from cotenant.core import interference
 from cotenant.core.interference import Predictor, PredictorState, Profile, Signature, Speed
 from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue
-from cotenant.core.interference.explained import Explained
 from cotenant.core.interference.factorisation import factorise
 from cotenant.core.interference.fitting import Measured, fit_shares
-from cotenant.core.interference.kernel import SHARES, Pairs, Shares, covariance, variance
-from cotenant.core.interference.learned import NOISE, Fit
+from cotenant.core.interference.kernel import SHARES, Pairs, Shares, beside_all, covariance, variance
+from cotenant.core.interference.learned import NOISE, START, Fit, Learned, Values
+from cotenant.core.interference.left_out import Counts, Errors, errors_of, novelty_of
 from cotenant.core.interference.observations import MOST_ACTIVE, MOST_ROWS, Row
 from cotenant.core.interference.posterior import JITTER, Posterior
 from cotenant.errors import InputError
@@ -296,23 +296,79 @@ def test_the_error_still_falls_with_more_rows_than_are_active_and_speeds_above_a
     assert errors[1] < 0.75 * errors[0]
 
 
-def test_what_rows_explain_is_kept_and_extended_as_if_it_were_computed_anew() -> None:
+def noisy_values(catalogue: Catalogue, pairs: Sequence[tuple[Signature, Signature]]) -> Values:
+    chance = np.random.default_rng(3)
+    rows = [row for one, other in pairs for row in dict.fromkeys([(one, other), (other, one)])]
+    numbers = np.array([[catalogue.number(job) for job in row] for row in rows])
+    roots = np.sqrt([true_speed(*row) for row in rows]) + chance.normal(0, 0.01, len(rows))
+    return Values(Pairs(*numbers.T), roots)
+
+
+def test_what_the_model_takes_for_noise_is_accounted_for_at_the_measured_pairs_only() -> None:
     catalogue = Catalogue()
-    numbers = [catalogue.number(kind) for kind in TYPES]
-    rows = np.random.default_rng(4).permutation([(i, j) for i in numbers for j in numbers])
-    posterior, kept = Posterior(catalogue, SHARES, 200), Explained(catalogue.room)
-    asked = Pairs(*np.array([(i, j) for i in numbers[:5] for j in numbers]).T)
+    values = noisy_values(catalogue, all_pairs()[:60])
+    first, second = ([share / 100 for share in shares] for shares in START)  # so that most is taken for noise
+    model = Learned(catalogue.traits, values, first, second)
+    assert model.accounted[values.pairs] == pytest.approx(values.roots, abs=0.002)
+    assert np.abs(model.table[values.pairs] - values.roots).mean() > 0.002
+    others = np.ones_like(model.table, np.bool_)
+    others[values.pairs] = False
+    assert (model.accounted[others] == model.table[others]).all()
 
-    def append(start: int, end: int) -> None:
-        posterior.append(Pairs(*rows[start:end].T), np.full(end - start, NOISE))
 
-    for start, end in ((0, 100), (100, 101), (101, 110)):
-        append(start, end)
-        few = Pairs(asked.victims[: 10 + end], asked.partners[: 10 + end])  # some were requested before, some were not
-        assert kept.of(posterior, few) == pytest.approx(posterior.explained(few), abs=1e-9)
-    posterior.drop(7)
-    append(110, 120)
-    assert kept.of(posterior, asked) == pytest.approx(posterior.explained(asked), abs=1e-9)
+def test_intervals_are_wider_the_less_was_measured_of_both_jobs() -> None:
+    catalogue = Catalogue()
+    values = noisy_values(catalogue, all_pairs()[:120])
+    stranger, relative = catalogue.number(Signature("z", 64, 0.2)), catalogue.number(Signature("a", 7, 0.3))
+    errors = errors_of(catalogue.traits, values, START)
+    counts = Counts.of(values.pairs, catalogue.families)
+    known = int(np.argmax(counts.types))
+    pairs = Pairs(np.array([known, relative, stranger]), np.full(3, known))
+    widths = errors.widths(novelty_of(pairs, counts, catalogue.families))
+    assert widths[0] < widths[1] < widths[2]
+    rare = Counts(counts.types / 10, counts.families)
+    assert errors.widths(novelty_of(pairs, rare, catalogue.families))[0] > widths[0]
+
+
+def test_a_world_of_one_family_says_that_nothing_is_known_about_others() -> None:
+    catalogue = Catalogue()
+    values = noisy_values(catalogue, all_pairs(TYPES[:4]))
+    stranger = catalogue.number(Signature("z", 64, 0.2))
+    errors = errors_of(catalogue.traits, values, START)
+    novelty = novelty_of(
+        Pairs(np.array([stranger]), np.array([0])), Counts.of(values.pairs, catalogue.families), catalogue.families
+    )
+    assert errors.widths(novelty)[0] > values.roots.std()
+
+
+def test_measured_pairs_are_counted_as_they_come_and_go() -> None:
+    predictor = taught(all_pairs()[:40])
+    predictor.observe_one(TYPES[0], TYPES[1], 0.5)
+    rows = predictor.state().rows
+    pairs = Pairs(np.array([row.victim for row in rows]), np.array([row.partner for row in rows]))
+    numbers = [predictor.learn(kind) for kind in predictor.state().types]
+    seen = Counts.of(pairs, np.arange(len(numbers)))
+    measured = predictor._seen.counts
+    assert [measured.types[number] for number in numbers] == seen.types[: len(numbers)].tolist()
+    measured.add(Pairs(*np.array(list(predictor._seen._rows)).T), predictor._catalogue.families, -1.0)
+    assert not measured.types.any()
+    assert not measured.families.any()
+
+
+@pytest.mark.parametrize("profile", [None, Profile(utilisation=0.4, memory_mib=9000.0)])
+def test_one_job_beside_all_is_what_the_covariance_of_each_pair_gives(profile: Profile | None) -> None:
+    catalogue, chance = Catalogue(), np.random.default_rng(4)
+    numbers = [catalogue.number(kind) for kind in [*TYPES, Signature("z", None, None, profile)]]
+    chosen = Pairs(*chance.permutation([(i, j) for i in numbers for j in numbers])[:90].T)
+    shares = Shares(**{name: float(chance.uniform(0.01, 1)) for name in Shares.__dataclass_fields__})
+    weights = chance.normal(size=90)
+    every = np.arange(len(numbers))
+    for one in (0, 7, numbers[-1]):
+        beside, under = beside_all(catalogue.likeness, one, chosen, weights, shares)
+        own = np.full(len(every), one)
+        for found, pairs in ((beside, Pairs(own, every)), (under, Pairs(every, own))):
+            expected = covariance(catalogue.likeness, pairs, chosen, shares) @ weights
+            assert found[: len(every)] == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_model_of_nearly_the_same_rows_is_kept_when_they_are_recalled() -> None:
@@ -386,7 +442,9 @@ def test_state_survives_json_exactly() -> None:
         PredictorState(types=(TYPES[0],), rows=(Row(0, 0, 30.0, 1),)),
         PredictorState(types=(TYPES[0],), rows=(Row(0, 0, 0.7, 0),)),
         PredictorState(shares=replace(SHARES, constant=-1.0)),
-        PredictorState(fit=Fit(first=(), second=(), rows=64, solved=64, error=1.0, type_error=1.0)),
+        PredictorState(fit=Fit(first=(), second=(), rows=64, solved=64)),
+        PredictorState(errors=Errors(weights=(1.0, -1.0), factors=(1.0, 1.0, 1.0))),
+        PredictorState(errors=Errors(weights=(1.0, 0.0), factors=(1.0, 1.0, math.nan))),
         PredictorState(shares=replace(SHARES, types=math.nan)),
         PredictorState(shares=replace(SHARES, types=1e308)),
     ],

@@ -25,7 +25,7 @@ REFUSALS: list[tuple[str, Demand, Node, str]] = [
         "cpu",
         share(cpu=MilliCpu(4000)),
         node(machine(cpu=MilliCpu(3000))),
-        "needs 4000 milli-CPU; the node has 3000 free",
+        "needs 4 CPUs; the node has 3 free",
     ),
     (
         "host-memory",

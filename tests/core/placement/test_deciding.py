@@ -101,10 +101,11 @@ def test_at_most_so_many_fits_are_returned_best_first() -> None:
 
 def test_only_what_changed_is_rated_again() -> None:
     cluster = Cluster.of([machine(f"n{i:03}") for i in range(100)])
-    ranker = Ranker(FIFO)
+    policy = build_policy("bestfit")
+    ranker = Ranker(policy)
     ranker.best(share(1000), cluster)
     assert ranker.rated == 1, "all are alike"
-    decision = decide(FIFO, [job("one", share(1000)), job("two", share(1000))], cluster, NOW, ranker=ranker)
+    decision = decide(policy, [job("one", share(1000)), job("two", share(1000))], cluster, NOW, ranker=ranker)
     assert len(decision.placements) == 2
     assert ranker.rated <= 3
 

@@ -47,10 +47,6 @@ MOST_TURNS, CLOSE = 40, 1e-2
 """turns of the conjugate gradients, and the relative error at which they end"""
 MOST = 1e9
 """bound of all stored numbers"""
-TYPE_FOLDS = 6
-"""one of so many types is left out, to learn how large the errors of new types are"""
-FOLDS = 4
-"""parts of the measurements that are left out in turn, to learn how large the errors are"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +60,15 @@ class Fit:
     """number of measurements when the shares were fitted"""
     solved: int
     """number of measurements when it was solved last"""
-    error: float
-    """that nine of ten predictions of roots do not exceed"""
-    type_error: float
-    """the same for a job type without measurements"""
     scale: tuple[float, float] = (0.0, 1.0)
     """mean and standard deviation of the values"""
     weights: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     """of both solutions, one for each row"""
 
 
-START = tuple(part.share for part in FIXED), tuple(part.share for part in ALL)
+Shares = tuple[tuple[float, ...], tuple[float, ...]]
+"""of the parts of both solutions"""
+START: Shares = tuple(part.share for part in FIXED), tuple(part.share for part in ALL)
 
 
 class Values(NamedTuple):
@@ -89,6 +83,11 @@ class Values(NamedTuple):
 
 class Learned:
     """The solved model: the predicted root of the speed of every pair of types."""
+
+    table: Floats
+    accounted: Floats
+    """The same, with the measured values themselves for the pairs it was solved for. What it predicts for these differs
+    by what it took for noise, which says nothing about other pairs."""
 
     def __init__(self, traits: Traits, values: Values, first: Sequence[float], second: Sequence[float]) -> None:
         traits = _types(traits, 0, int(np.max(values.pairs)) + 1)  # `grow` takes in those without a measurement
@@ -145,10 +144,17 @@ class Learned:
             weights = known**4 / (known**4).sum()
             row, column = weights @ self.table, self.table @ weights
             self.table = np.block([[self.table, column[:, None]], [row, np.array([weights @ column])]])
+        self._account()
 
     def _predict(self, covariance: Covariance) -> None:
         mean, spread = self.scale
         self.table = mean + spread * _filled((self.table - mean) / spread, covariance, self._weights[1])
+        self._account()
+
+    def _account(self) -> None:
+        known = len(self._weights[1])
+        self.accounted = self.table.copy()
+        self.accounted[:known, :known] += self.scale[1] * NOISE * self._weights[1]
 
 
 def _filled(table: Floats, covariance: Covariance, weights: Floats) -> Floats:
@@ -220,7 +226,7 @@ def _evenly(count: int, most: int) -> Indices:
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
 
 
-def fit_shares_of(traits: Traits, values: Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def fit_shares_of(traits: Traits, values: Values) -> Shares:
     """Fits the shares of both solutions to a sample of the measurements."""
     count = len(values.roots)
     sample = values.some(_evenly(count, SAMPLE))
@@ -253,37 +259,7 @@ def is_sound(fit: Fit, rows: int) -> bool:
     """Whether a stored fit can be one of so many rows."""
     shares = len(fit.first) == len(FIXED) and len(fit.second) == len(ALL)
     weights = all(len(each) == rows for each in fit.weights)
-    positive = (fit.error, fit.type_error, fit.scale[1], fit.rows, fit.solved)
+    positive = (fit.scale[1], fit.rows, fit.solved)
     numbers = (*fit.first, *fit.second, *fit.scale, *positive, *(one for each in fit.weights for one in each))
     bounded = all(abs(number) < MOST for number in numbers) and min((*fit.first, *fit.second), default=0.0) >= 0
     return shares and weights and bounded and min(positive) > 0
-
-
-Shares = tuple[tuple[float, ...], tuple[float, ...]]
-
-
-def errors_without_pairs(traits: Traits, values: Values, shares: Shares) -> Floats:
-    """The errors of measurements that are left out; both directions of a pair are left out together."""
-    low, high = np.minimum(*values.pairs), np.maximum(*values.pairs)
-    fold = (low * 7919 + high) % FOLDS
-    # With very many types one fold must do.
-    turns = FOLDS if len(traits.family) <= MOST_TABLED else 1
-    return _errors(traits, values, shares, [fold == number for number in range(turns)])
-
-
-def errors_without_types(traits: Traits, values: Values, shares: Shares) -> Floats:
-    """The errors of the measurements of types of which all measurements are left out."""
-    folds = [np.any([side % TYPE_FOLDS == number for side in values.pairs], axis=0) for number in range(2)]
-    return _errors(traits, values, shares, folds)
-
-
-def _errors(traits: Traits, values: Values, shares: Shares, left_out: Sequence[Mask]) -> Floats:
-    errors = [np.zeros(0)]
-    for hidden in left_out:
-        if hidden.any() and not hidden.all():
-            learned = Learned(traits, values.some(~hidden), *shares)
-            if len(learned.table) < len(traits.family):
-                learned.grow(traits)
-            asked = values.some(hidden)
-            errors.append(np.abs(asked.roots - learned.table[asked.pairs]))
-    return np.concatenate(errors)

@@ -14,6 +14,7 @@ import numpy as np
 from cotenant.core.interference.catalogue import Catalogue
 from cotenant.core.interference.kernel import Floats, Indices, Mask, Pairs, Shares
 from cotenant.core.interference.learned import NOISE, Values
+from cotenant.core.interference.left_out import Counts
 from cotenant.core.interference.posterior import JITTER, Posterior
 
 SLOWEST, FASTEST = 0.05, 1.2
@@ -73,7 +74,9 @@ class Observations:
         self._rows: dict[tuple[int, int], Row] = {}
         self._place: dict[tuple[int, int], int] = {}
         """the active rows, by their place in the posterior"""
-        self._used: dict[tuple[int, int], float] = {}
+        self.counts = Counts.none()
+        self._before: dict[tuple[int, int], float] = {}
+        """averages at the last `use`, of the rows that were measured again since"""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -114,7 +117,7 @@ class Observations:
 
     def use(self) -> None:
         """Notes that predictions are computed from the present values: `changed` is unset until they differ."""
-        self._used = {direction: row.root for direction, row in self._rows.items()}
+        self._before.clear()
         self.changed = False
 
     def add(self, speeds: dict[tuple[int, int], float]) -> None:
@@ -133,6 +136,7 @@ class Observations:
         if not rows:
             return
         self._rows |= {(row.victim, row.partner): row for row in rows}
+        self.counts.add(_pairs_of(rows), self._catalogue.families)
         self.changed = True
         if self.posterior.rows + len(rows) > MOST_ACTIVE + SPARE_ROWS:
             self.trim()
@@ -146,16 +150,13 @@ class Observations:
         pairs = np.maximum(precision, precision[self.opposites()])
         kept = np.sort(np.argsort(pairs, kind="stable")[:MOST_ACTIVE])
         active = list(self._place)
-        dropped = self.posterior.dropped + 1
         self.posterior = Posterior(self._catalogue, self._shares, MOST_ACTIVE + SPARE_ROWS)
-        self.posterior.dropped = dropped
         self._place = {}
         self._activate([self._rows[active[place]] for place in kept])
 
     def _activate(self, rows: Sequence[Row]) -> None:
         start = self.posterior.rows
-        pairs = Pairs(np.array([row.victim for row in rows]), np.array([row.partner for row in rows]))
-        self.posterior.append(pairs, np.array([_noise(row.times) for row in rows]))
+        self.posterior.append(_pairs_of(rows), np.array([_noise(row.times) for row in rows]))
         self._place |= {(row.victim, row.partner): start + index for index, row in enumerate(rows)}
 
     def _deactivate(self, direction: tuple[int, int]) -> None:
@@ -164,7 +165,7 @@ class Observations:
         self.changed = True
 
     def _forget(self, direction: tuple[int, int]) -> None:
-        del self._rows[direction]
+        self.counts.add(_pairs_of([self._rows.pop(direction)]), self._catalogue.families, -1.0)
         if direction in self._place:
             self._deactivate(direction)
 
@@ -177,8 +178,12 @@ class Observations:
         times = min(row.times + 1, MOST_COUNTED)
         average = row.root + (root - row.root) / times
         self._rows[direction] = row._replace(root=average, times=times)
-        self.changed |= abs(average - self._used.get(direction, math.inf)) > LEAST_CHANGE
+        self.changed |= abs(average - self._before.setdefault(direction, row.root)) > LEAST_CHANGE
         return _noise(times) < _noise(row.times)
+
+
+def _pairs_of(rows: Sequence[Row]) -> Pairs:
+    return Pairs(np.array([row.victim for row in rows]), np.array([row.partner for row in rows]))
 
 
 def _scale(roots: Floats) -> tuple[float, float]:

@@ -9,7 +9,7 @@ updated row by row, loses all its digits within forty updates.) Values are neede
 import numpy as np
 
 from cotenant.core.interference.catalogue import Catalogue
-from cotenant.core.interference.kernel import Floats, Indices, Pairs, Shares, covariance, variance
+from cotenant.core.interference.kernel import Floats, Indices, Pairs, Shares, beside_all, covariance, variance
 
 JITTER = 1e-4
 """variance of a row that no model and no repetition explains, which also keeps the matrix regular"""
@@ -28,10 +28,7 @@ class Posterior:
         self._catalogue, self._shares = catalogue, shares
         self._victims, self._partners = np.zeros(room, np.int64), np.zeros(room, np.int64)
         self._whitening = np.zeros((room, room))
-        self._factor = np.zeros((room, room))
         self.rows = 0
-        self.dropped = 0
-        """number of rows that were removed: what was explained before a removal says nothing about the rows now"""
 
     @property
     def pairs(self) -> Pairs:
@@ -55,7 +52,6 @@ class Posterior:
         whitened, pulled = self._twice(covariance(like, new, self.pairs, self._shares))
         own = covariance(like, new, new, self._shares) + np.diag(noise + JITTER) - whitened @ whitened.T
         factor = np.linalg.inv(np.linalg.cholesky(own))
-        self._factor[old:total, :old] = whitened
         self._whitening[old:total, :old] = -factor @ pulled
         self._whitening[old:total, old:total] = factor
         self._victims[old:total], self._partners[old:total] = new
@@ -103,22 +99,16 @@ class Posterior:
         for kept in (self._victims, self._partners):
             kept[row:last] = kept[row + 1 : last + 1]
         self.rows = last
-        self.dropped += 1
 
     def explained(self, pairs: Pairs) -> Floats:
         """How much of each pair each whitened row explains; multiplied by whitened values it gives the mean."""
         explained: Floats = covariance(self._catalogue.likeness, pairs, self.pairs, self._shares) @ self.whitening.T
         return explained
 
-    def explained_since(self, pairs: Pairs, before: Floats) -> Floats:
-        """The same for the rows that were appended since, if none was dropped; `before` is what the others explain."""
-        start = before.shape[1]
-        later = Pairs(self._victims[start : self.rows], self._partners[start : self.rows])
-        shared = covariance(self._catalogue.likeness, pairs, later, self._shares)
-        rest = shared - before @ self._factor[start : self.rows, :start].T
-        # W is the inverse of a triangle, so its last block is the inverse of the triangle's last block.
-        since: Floats = rest @ self._whitening[start : self.rows, start : self.rows].T
-        return since
+    def beside_all(self, one: int, whitened: Floats) -> tuple[Floats, Floats]:
+        """The mean of one job beside each type, and of each type beside it, from the whitened values of the rows."""
+        weights = whitened @ self.whitening
+        return beside_all(self._catalogue.likeness, one, self.pairs, weights, self._shares)
 
     def variance(self, pairs: Pairs, explained: Floats) -> Floats:
         """The remaining variance of each pair."""

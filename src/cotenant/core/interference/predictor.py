@@ -14,19 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cotenant.core.interference.calibration import Calibration, quantile
+from cotenant.core.interference.calibration import Calibration
 from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue, Signature
-from cotenant.core.interference.explained import Explained
 from cotenant.core.interference.kernel import SHARES, Floats, Indices, Pairs, Shares
 from cotenant.core.interference.learned import (
     NOISE,
     Fit,
     Learned,
-    errors_without_pairs,
-    errors_without_types,
     fit_shares_of,
     is_sound,
 )
+from cotenant.core.interference.left_out import Errors, errors_of
 from cotenant.core.interference.observations import (
     FASTEST,
     MOST_COUNTED,
@@ -48,8 +46,6 @@ SPARE = 64
 MOST_SHARE = 1e6
 """largest share of the variance; a larger one leaves no digits for the others"""
 
-LEAST_ERROR = 0.002
-"""of predicted roots"""
 MEASURED_ERROR = 3 * math.sqrt(NOISE + JITTER)
 """half the width of the interval of a pair that was measured itself, in standard deviations of all roots"""
 FIRST_FIT = 64
@@ -77,6 +73,14 @@ class Speeds(NamedTuple):
     partner_low: Floats
 
 
+class _AtHand(NamedTuple):
+    """The job that was requested last: the numbers of its `Speed` beside each type, and of each type beside it."""
+
+    job: int
+    there: list[list[float]]
+    back: list[list[float]]
+
+
 ALONE = Speed(1.0, 1.0, 1.0)
 
 
@@ -101,6 +105,8 @@ class PredictorState:
     """victims and partners are positions in `types`"""
     fit: Fit | None = None
     """of the model for all rows; None: it is fitted when it is needed"""
+    errors: Errors | None = None
+    """of that model; None: it is fitted again"""
 
 
 class Predictor:
@@ -111,14 +117,14 @@ class Predictor:
         self._catalogue = Catalogue()
         self._seen = Observations(self._catalogue, shares)
         self._fit: Fit | None = None
+        self._errors: Errors | None = None
         self._learned: Learned | None = None
-        self._pairs: dict[tuple[int, int], tuple[Speed, Speed]] = {}
         self._last: tuple[int, int] = (-1, -1)
         self._make_tables(0)
 
     def _make_tables(self, room: int) -> None:
-        self._tables, self._fresh = np.zeros((3, room, room)), np.zeros((room, room), np.bool_)
-        self._explained = Explained(room)
+        self._tables, self._filled = np.zeros((3, room, room)), [0] * room
+        self._at_hand: _AtHand | None = None
 
     def learn(self, signature: Signature) -> int:
         """The number of a job's type; a new type gets one."""
@@ -147,35 +153,37 @@ class Predictor:
     def pair(self, one: Signature, other: Signature) -> tuple[Speed, Speed]:
         """The expected speed of each of two jobs beside the other."""
         self._make_room(one, other)
-        self._refresh()
         first, second = self.learn(one), self.learn(other)
-        known = self._pairs.get((first, second))
-        if known is None:
-            self._refresh()  # a type learned just now may need larger tables
-            if not (self._fresh[first, second] and self._fresh[second, first]):
-                self._look_up(self._wanted(first, second))
+        self._refresh()  # after that, since a new type may need larger tables
+        known = self._at_hand
+        if known is not None and known.job == first and second < len(known.there):
+            return Speed(*known.there[second]), Speed(*known.back[second])
+        if known is None or known.job != second or first >= len(known.there):
+            # A job of the last pair is likely to be in the next one, too: one placement compares a job with the tenants
+            # of many GPUs.
+            known = self._row(first if first in self._last and second not in self._last else second)
             self._last = first, second
-            there, back = self._tables[:, first, second].tolist(), self._tables[:, second, first].tolist()
-            known = self._pairs[first, second] = Speed(*there), Speed(*back)
-        return known
+        if known.job == first:
+            return Speed(*known.there[second]), Speed(*known.back[second])
+        return Speed(*known.back[first]), Speed(*known.there[first])
 
-    def _wanted(self, first: int, second: int) -> Pairs:
-        """The directions of a pair. If a job of the last pair is in it, that job beside all others, which will be
-        requested next: one placement compares a job with the tenants of many GPUs."""
-        common = first if first in self._last else second if second in self._last else None
-        if common is None:
-            return Pairs(np.array([first, second]), np.array([second, first]))
-        every = np.arange(len(self._catalogue.types))
-        own = np.full(len(every), common)
-        return Pairs(np.append(own, every), np.append(every, own))
+    def _row(self, one: int) -> "_AtHand":
+        """One job beside all types, and all types beside it."""
+        types = len(self._catalogue.types)
+        if self._filled[one] < types:
+            self._fill(one)
+        there, back = self._tables[:, one, :types].T.tolist(), self._tables[:, :types, one].T.tolist()
+        self._at_hand = _AtHand(one, there, back)
+        return self._at_hand
 
     def speeds(self, one: Signature, partners: Indices) -> Speeds:
         """One job beside each of many types, by their numbers: much faster than pair by pair."""
+        own = self.learn(one)
         self._refresh()
-        own = np.full(len(partners), self.learn(one))
-        mean, low, _ = self._look_up(Pairs(np.append(own, partners), np.append(partners, own)))
-        count = len(partners)
-        return Speeds(mean[:count], low[:count], mean[count:], low[count:])
+        if self._filled[own] < len(self._catalogue.types):
+            self._fill(own)
+        (mean, low), (partner_mean, partner_low) = self._tables[:2, own, partners], self._tables[:2, partners, own]
+        return Speeds(mean, low, partner_mean, partner_low)
 
     def beside(self, one: Signature, others: Sequence[Signature]) -> Speed:
         """One job beside several: the speeds multiply, and the errors of the pairs are taken as independent."""
@@ -221,6 +229,7 @@ class Predictor:
             types=tuple(self._catalogue.types[number] for number in met),
             rows=tuple(row._replace(victim=met[row.victim], partner=met[row.partner]) for row in rows),
             fit=self._fit_to_store(rows),
+            errors=self._errors,
         )
 
     def _fit_to_store(self, rows: Sequence[Row]) -> Fit | None:
@@ -241,6 +250,8 @@ class Predictor:
                 raise InputError(f"stored predictor: {row} is no measurement of {len(state.types)} types")
         if state.fit is not None and not is_sound(state.fit, len(state.rows)):
             raise InputError(f"stored predictor: its fit is not one of {len(state.rows)} measurements")
+        if state.errors is not None and not state.errors.are_sound():
+            raise InputError("stored predictor: its errors are not numbers above 0")
         predictor = cls(state.shares)
         predictor._recall(state)
         return predictor
@@ -260,7 +271,8 @@ class Predictor:
         )
         predictor = cls()
         fit = None if before is None else before._fit_for(types, rows)
-        predictor._recall(PredictorState(types=types, rows=rows, fit=fit))
+        errors = None if before is None else before._errors
+        predictor._recall(PredictorState(types=types, rows=rows, fit=fit, errors=errors))
         return predictor
 
     def _fit_for(self, types: Sequence[Signature], rows: Sequence[Row]) -> Fit | None:
@@ -290,9 +302,9 @@ class Predictor:
             direction = numbers[row.victim], numbers[row.partner]
             rows[direction] = Row(*direction, row.root, row.times)
         self._seen.extend(list(rows.values()))
-        self._fit = self._learned = None
-        if state.fit is not None and len(rows) == len(state.rows):
-            self._fit = state.fit
+        self._fit = self._errors = self._learned = None
+        if state.fit is not None and state.errors is not None and len(rows) == len(state.rows):
+            self._fit, self._errors = state.fit, state.errors
             self._learned = Learned.stored(self._catalogue.traits, Pairs(*np.array(list(rows)).T), state.fit)
 
     def _make_room(self, *coming: Signature) -> None:
@@ -304,10 +316,10 @@ class Predictor:
         if len(measured.types) <= MOST_TYPES - SPARE:
             self._recall(measured)
 
-    # The update. Invariant: `_tables` holds mean, low and high of a pair if `_fresh` is set for it, computed from all
-    # rows of `_seen`. A measurement (`observe`) changes `_seen` alone, at the cost of one product of a matrix and a
-    # vector. The next request sees that it changed, solves the model for all rows again if that is due, and drops
-    # everything that was derived from the rows. So no prediction mixes two states.
+    # The update. Invariant: `_tables` holds mean, low and high of a job beside the first types, and of these beside it,
+    # as many as `_filled` says, computed from all rows of `_seen`. A measurement (`observe`) changes `_seen` alone, at
+    # the cost of one product of a matrix and a vector. The next request sees that it changed, solves the model for all
+    # rows again if that is due, and drops everything that was derived from the rows. So no prediction mixes two states.
 
     def _refresh(self) -> None:
         """Drops what was computed before the last measurement."""
@@ -315,20 +327,20 @@ class Predictor:
         if self._seen.changed:
             self._seen.use()
             self._learn_if_due()
-            self._pairs.clear()
-            self._fresh[:] = False
+            self._at_hand = None
+            self._filled = [0] * len(self._filled)
             self._standardised = self._seen.standardise(self._expected())
-            self._calibration = Calibration(self._catalogue, self._seen, self._fit)
-        if room != len(self._fresh):
+            self._calibration = Calibration(self._catalogue, self._seen, self._errors)
+        if room != len(self._filled):
             self._make_tables(room)
 
     def _expected(self) -> Floats | None:
-        """The table of the roots that the model for all rows predicts, of all types."""
+        """The table of the roots that the model for all rows predicts; for rows it was solved for, their own."""
         if self._learned is None:
             return None
         if len(self._learned.table) < len(self._catalogue.types):
             self._learned.grow(self._catalogue.traits)
-        return self._learned.table
+        return self._learned.accounted
 
     def _learn_if_due(self) -> None:
         """Fits or solves the model for all rows if there are many more than at the last time."""
@@ -340,43 +352,32 @@ class Predictor:
         self._seen.trim()
         if fit is None or count >= GROWTH_OF_SHARES * fit.rows:
             shares = fit_shares_of(traits, values)
-            error, type_error = (
-                quantile(errors(traits, values, shares)) for errors in (errors_without_pairs, errors_without_types)
-            )
-            error = max(error, LEAST_ERROR)
-            type_error = max(error, type_error)
-            fit = Fit(first=shares[0], second=shares[1], rows=count, solved=count, error=error, type_error=type_error)
+            self._errors = errors_of(traits, values, shares)
+            fit = Fit(first=shares[0], second=shares[1], rows=count, solved=count)
         self._fit = replace(fit, solved=count)
         self._learned = Learned(traits, values, fit.first, fit.second)
 
-    def _look_up(self, pairs: Pairs) -> Floats:
-        """Mean, low and high of each pair; what is missing in the tables is computed."""
-        self._refresh()  # a type learned just now may need larger tables
-        old = self._fresh[pairs.victims, pairs.partners]
-        if not old.all():
-            room = len(self._fresh)
-            codes = np.unique(pairs.victims[~old] * room + pairs.partners[~old])
-            missing = Pairs(*np.divmod(codes, room))
-            self._tables[:, missing.victims, missing.partners] = self._predict(missing)
-            self._fresh[missing.victims, missing.partners] = True
-        return self._tables[:, pairs.victims, pairs.partners]
-
-    def _predict(self, pairs: Pairs) -> Floats:
+    def _fill(self, one: int) -> None:
+        """Predicts one job beside all types, and all types beside it."""
         posterior, standardised, expected = self._seen.posterior, self._standardised, self._expected()
-        explained = self._explained.of(posterior, pairs)
-        mean = standardised.spread * (explained @ standardised.whitened)
+        every = np.arange(len(self._catalogue.types))
+        own = np.full(len(every), one)
+        pairs = Pairs(np.append(own, every), np.append(every, own))
+        beside, under = posterior.beside_all(one, standardised.whitened)
+        mean = standardised.spread * np.append(beside[: len(every)], under[: len(every)])
         mean += standardised.mean if expected is None else expected[pairs]
 
         def deviations() -> Floats:
-            deviations: Floats = standardised.spread * np.sqrt(posterior.variance(pairs, explained))
+            variance = posterior.variance(pairs, posterior.explained(pairs))
+            deviations: Floats = standardised.spread * np.sqrt(variance)
             return deviations
 
         width = self._calibration.widths(pairs, deviations)
         if expected is not None:
             width[self._seen.measured(pairs)] = MEASURED_ERROR * standardised.spread
         speeds = np.maximum([mean, mean - width, mean + width], 0.0) ** 2
-        bounded: Floats = np.clip(speeds, [[SLOWEST], [LEAST], [SLOWEST]], FASTEST)
-        return bounded
+        self._tables[:, pairs.victims, pairs.partners] = np.clip(speeds, [[SLOWEST], [LEAST], [SLOWEST]], FASTEST)
+        self._filled[one] = len(every)
 
 
 def _sensible(speed: float) -> bool:

@@ -26,7 +26,7 @@ from cotenant.core.units import WHOLE_GPU
 def host_cpu(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     if node.cpu is None or demand.cpu <= node.cpu:
         return eligible
-    return Reason("cpu", "needs {needed} milli-CPU; the node has {available} free", demand.cpu, node.cpu)
+    return Reason("cpu", "needs {needed_cpus}; the node has {available_cpus} free", demand.cpu, node.cpu)
 
 
 def host_memory(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -77,6 +77,11 @@ def named_gpu(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Re
     gpus, use, avoid = node.machine.gpus, demand.use_uuids, demand.avoid_uuids
     left = [i for i in eligible if (not use or gpus[i].uuid in use) and gpus[i].uuid not in avoid]
     return enough(demand, left, "uuid", "needs {needed} of the GPUs named by UUID; the node has {available}")
+
+
+def names_gpus(demand: Demand) -> bool:
+    """Also if only a container names GPUs: `containers.py` compares them."""
+    return bool(demand.use_uuids or demand.avoid_uuids or any(one.use_uuids for one in demand.containers))
 
 
 def usable(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -246,7 +251,7 @@ CHECKS: tuple[Check, ...] = (
     Check("count", installed, needs_gpus, Reads.HARDWARE, floors=lambda demand: Floors()),
     Check("type", gpu_type, has_type_constraint, Reads.TYPE, mask=mask_type),
     PROFILE_CHECK,
-    Check("uuid", named_gpu, lambda demand: bool(demand.use_uuids or demand.avoid_uuids)),
+    Check("uuid", named_gpu, names_gpus),
     Check("health", usable, needs_gpus, Reads.HARDWARE, mask=lambda demand, gpus: gpus.usable),
     Check("affinity", affinity, lambda demand: demand.affinity is not None, Reads.TENANTS),
     Check("anti-affinity", anti_affinity, lambda demand: demand.anti_affinity is not None, Reads.TENANTS),

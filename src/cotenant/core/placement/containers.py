@@ -164,6 +164,11 @@ def _refusal(demand: Demand, node: Node, pool: list[int], loads: _Loads, positio
             "{gpus} without MIG" if container.mig is None else f"{{needed}} {instances(container.mig, container.gpus)}"
         )
         return Reason("mig", f"{name} needs {kind}; the node has {{available}}", container.gpus, len(pool))
+    if container.use_uuids:
+        there, pool = len(pool), [i for i in pool if gpus[i].uuid in container.use_uuids]
+        if len(pool) < min(there, container.gpus):
+            text = f"{name} needs {{needed}} of the GPUs that it selects; the node has {{available}}"
+            return Reason("uuid", text, container.gpus, len(pool))
     needs = {i: Claim(memory_on(container, gpus[i]), compute_on(container, gpus[i]), 1) for i in pool}
     left = {i: _left_for(needs[i], _claim(demand, node, loads, container, i), node.free(i)) for i in pool}
     if container.gpus == 1 and pool:
@@ -199,7 +204,10 @@ def _loaded(loads: _Loads, node: Node, container: Container, own: Gpus) -> _Load
 
 def _takes(demand: Demand, node: Node, loads: _Loads, container: Container, gpu: int) -> bool:
     """Whether a container fits on that GPU beside the ones that are placed."""
-    if not may_use(container, node.machine.gpus[gpu].mig, demand.exclusive):
+    one = node.machine.gpus[gpu]
+    if not may_use(container, one.mig, demand.exclusive) or (
+        container.use_uuids and one.uuid not in container.use_uuids
+    ):
         return False
     return _within(_claim(demand, node, loads, container, gpu), node.free(gpu))
 

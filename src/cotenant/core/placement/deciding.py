@@ -10,8 +10,10 @@ from itertools import chain, islice
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Placement, Reason
+from cotenant.core.placement.least_room import Need, may_fit, need_of, room_of
 from cotenant.core.placement.ranking import Draw, Policy, Ranker, Ranking, rate
 from cotenant.core.placement.scores import Score
+from cotenant.core.queueing.advance import NONE, Advance, restricted
 from cotenant.core.queueing.backfill import End, QueuePosition, Reservation, Reserver
 from cotenant.core.queueing.fair import Account, FairShares, Standing, gpus_taken, in_turn
 from cotenant.core.queueing.limits import LeastAmounts, LimitCheck
@@ -74,6 +76,8 @@ def account_of(job: Job) -> Account:
 
 DEPTH = 1000
 """jobs of one kind among which a pass looks for the next one that ends before a reservation starts"""
+FIRST_LOOK = 32
+"""kinds that do not fit, after which a pass drops all others that cannot fit either; then twice as many, and so on"""
 
 
 class Queue:
@@ -92,6 +96,10 @@ class Queue:
         self._numbers: dict[Kind, tuple[int, int]] = {}
         """the number of each kind, and how many jobs of it wait"""
         self._next_number = 0
+        self._needs: dict[int, tuple[Need, ...]] = {}
+        """the least that each kind needs, by its number"""
+        self.least = LeastAmounts()
+        """the least that each kind counts against limits, by its number"""
         self._places: dict[str, tuple[tuple[int, Account], QueuePosition]] = {}
         for job in jobs:
             self.add(job, now)
@@ -107,7 +115,10 @@ class Queue:
         turn = position_of(self._policy, job, now)
         kind = job.demand, job.alternatives, job.replicas
         number, count = self._numbers.get(kind, (self._next_number, 0))
-        self._next_number += not count
+        if not count:
+            self._next_number += 1
+            demands = job.demand, *job.alternatives
+            self._needs[number] = tuple([need_of(demand, self._policy.checks) for demand in demands])
         self._numbers[kind] = number, count + 1
         group = number, account_of(job) if self._by_account else NO_ACCOUNT
         self._places[job.id] = group, turn
@@ -123,6 +134,9 @@ class Queue:
         number, count = self._numbers.pop(kind)
         if count > 1:
             self._numbers[kind] = number, count - 1
+        else:
+            del self._needs[number]
+            self.least.forget(number)
 
     def in_turn(self, standing: Standing | None) -> Iterator[Job]:
         """All waiting jobs in the order in which they start if each fits."""
@@ -150,6 +164,14 @@ class Queue:
     def kinds(self) -> list[int]:
         """The number of the kind of each group, in the order of the numbers of groups in `heads`."""
         return [kind for kind, _ in self._kinds]
+
+    def needs(self, kind: int) -> tuple[Need, ...]:
+        """The least that each demand of the kind with this number needs."""
+        return self._needs[kind]
+
+    def groups(self) -> Iterator[list[tuple[QueuePosition, Job]]]:
+        """The waiting jobs of each group, with their stored positions."""
+        return iter(self._kinds.values())
 
     def heads(self, standing: Standing | None = None) -> list[Head]:
         """The first job of each group."""
@@ -192,6 +214,7 @@ def decide(
     reservation: Reservation | None = None,
     shares: FairShares | None = None,
     limits: LimitCheck | None = None,
+    advance: Advance | None = None,
 ) -> Decision:
     """One scheduling pass: jobs in queue order, each on its best slot; jobs that fit nowhere are skipped.
 
@@ -202,7 +225,8 @@ def decide(
     An overdue job skips the sharing gate. The queue is not changed: the caller removes the jobs that were placed.
 
     With the queue order `fair` and `shares`, accounts are compared before the jobs of each, and what an account gets in
-    this pass counts at once. With `limits`, a job whose account has reached a limit is skipped.
+    this pass counts at once. With `limits`, a job whose account has reached a limit is skipped. With `advance`, a job
+    is placed on no GPU that is reserved for others before it has ended.
     """
     ranker = Ranker(policy) if ranker is None else ranker
     waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now, by_account=limits is not None)
@@ -214,31 +238,45 @@ def decide(
     heads = waiting.heads(standing)
     heapify(heads)
     kinds = waiting.kinds()
-    failed: set[tuple[int, bool, bool]] = set()
-    """kinds that did not fit, whether they were overdue, and whether they were allowed to use what is reserved"""
-    least = LeastAmounts(cluster)
+    failed: set[tuple[int, bool, frozenset[str], bool]] = set()
+    """kinds that did not fit, whether they were overdue, on which GPUs they must not start, and whether they were
+    allowed to use what is reserved for the first job"""
+    advance = advance if advance is not None and advance.reservations else None
+    if limits is not None:
+        waiting.least.on(cluster)
     placements: list[Placement] = []
     kept: list[str] = []
     backfill = None if ends is None else _Backfill(Reserver(ends), ranker, now, crowding, reservation)
+    look_at = FIRST_LOOK
     while heads:
+        if len(failed) >= look_at:
+            look_at *= 2
+            heads = _without_hopeless(heads, waiting, kinds, cluster, policy, backfill)
+            continue
         position, number, index, kind = heads[0]
         job = kind[index][1]
         if standing is not None and (behind := with_pressure(position, standing, account_of(job))) != position:
             heapreplace(heads, (behind, number, index, kind))  # its account got GPUs since it was put here
             continue
         overdue = not kept and _is_overdue(policy, job, now)
-        if (kinds[number], overdue, True) in failed:
-            heappop(heads)
+        closed = NONE if advance is None else advance.closed(job, now)
+        if (kinds[number], overdue, closed, True) in failed:
+            _go_on(heads, _next_other(advance, kind, index, closed, now), standing)
             continue
         gate = None if overdue else crowding
         seen, allowed = (cluster, True) if backfill is None else backfill.view(job, position, cluster)
-        known = (kinds[number], overdue, allowed) in failed
-        if not known and limits is not None and limits.refuse(job.account, least.of(kinds[number], job)) is not None:
+        known = (kinds[number], overdue, closed, allowed) in failed
+        if (
+            not known
+            and limits is not None
+            and limits.refuse(job.account, waiting.least.of(kinds[number], job)) is not None
+        ):
             heappop(heads)  # the others of its group have the same account and demand
             if backfill is not None:
                 backfill.over_limit(job)
             continue
-        placed = None if known else place_gang(ranker, job, seen, draw, gate, kept)
+        tried = restricted(job, closed)
+        placed = None if known else place_gang(ranker, tried, seen, draw, gate, kept)
         following: int | None = None
         if placed is not None and limits is not None:
             if limits.refuse_placed(placed.placements, cluster) is not None:
@@ -255,21 +293,66 @@ def decide(
             following = index + 1 if index + 1 < len(kind) else None
         elif backfill is not None:
             if not known:
-                failed.add((kinds[number], overdue, allowed))
-                backfill.refused(job, position, cluster, gate)
-            # No other job of this kind fits in this pass, unless it may use the reserved GPUs.
+                failed.add((kinds[number], overdue, closed, allowed))
+                backfill.refused(tried, position, cluster, gate)
+            # No other job of this kind fits in this pass, unless it may use other GPUs.
             following = None if allowed else backfill.next_allowed(kind, index)
-        elif overdue:
-            kept = idlest_nodes(policy, job, cluster)
-        if following is None:
-            heappop(heads)
         else:
-            turn = with_pressure(kind[following][0], standing, account_of(job))
-            heapreplace(heads, (turn, number, following, kind))
+            failed.add((kinds[number], overdue, closed, True))
+            if overdue:
+                kept = idlest_nodes(policy, job, cluster)
+        if placed is None:
+            others = following, _next_other(advance, kind, index, closed, now)
+            following = min((one for one in others if one is not None), default=None)
+        _go_on(heads, following, standing)
     if backfill is None:
         return Decision(tuple(placements), cluster, crowding, kept)
     left = backfill.reservation or backfill.last
     return Decision(tuple(placements), cluster, crowding, kept, left, backfill.overtaking)
+
+
+def _without_hopeless(
+    heads: list[Head],
+    waiting: Queue,
+    kinds: list[int],
+    cluster: Cluster,
+    policy: Policy,
+    backfill: "_Backfill | None",
+) -> list[Head]:
+    """The heap without the kinds that cannot fit by free amounts alone, which need no attempt: nothing is freed in a
+    pass. A kind stays if its refusal has a consequence: GPUs or nodes may be kept free for its first job."""
+    rooms = room_of(cluster, policy.checks)
+    if rooms is None or (backfill is None and policy.overdue is not None):
+        return heads
+    if backfill is not None and backfill.reservation is None:
+        drained = backfill.reserver.drained
+        later = None if drained is None or backfill.last is not None else room_of(drained, policy.checks)
+        if later is None:
+            return heads
+        rooms += later  # what fits there gets a reservation
+    left = [head for head in heads if may_fit(rooms, waiting.needs(kinds[head[1]]))]
+    heapify(left)
+    return left
+
+
+def _go_on(heads: list[Head], following: int | None, standing: Standing | None) -> None:
+    """Puts another job of its group in the place of the first job; None: no other one of the group is tried."""
+    _, number, _, kind = heads[0]
+    if following is None:
+        heappop(heads)
+    else:
+        position, job = kind[following]
+        heapreplace(heads, (with_pressure(position, standing, account_of(job)), number, following, kind))
+
+
+def _next_other(
+    advance: Advance | None, kind: list[tuple[QueuePosition, Job]], index: int, closed: frozenset[str], now: Seconds
+) -> int | None:
+    """The index of the next job of a kind that may start on a GPU on which this one must not."""
+    if advance is None or not closed:
+        return None
+    behind = range(index + 1, min(len(kind), index + 1 + DEPTH))
+    return next((i for i in behind if not closed <= advance.closed(kind[i][1], now)), None)
 
 
 def _standing(shares: FairShares, waiting: Queue, reservation: Reservation | None, now: Seconds) -> Standing:
@@ -354,7 +437,7 @@ class _Backfill:
             found = place_gang(self.ranker, job, tentative, None, crowding)
             return None if found is None else found.placements
 
-        if self.last is not None and self.last.job.id == job.id:
+        if self.last is not None and self.last.job.id == job.id and self.last.job.demand == job.demand:
             renewed = self.last.renewed(cluster, self.now, place)
             if renewed is not None:
                 return renewed

@@ -149,8 +149,7 @@ def _applied(checks: tuple[Check, ...]) -> _Applied:
 @lru_cache(maxsize=512)
 def feasibility(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Feasibility:
     """Those of the checks that apply to a demand."""
-    if demand.containers:  # its GPUs are those of its containers, which may share one
-        demand = replace(demand, gpus=1 if any(container.gpus for container in demand.containers) else 0)
+    demand = of_any_container(demand)
     applied = _applied(tuple([check for check in checks if check.applies(demand)]))
     floors, of_machines, others = [Floors()], list[Narrow](), list[Narrow]()
     in_arrays = needs_amounts(demand)
@@ -161,7 +160,7 @@ def feasibility(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Feasibili
             in_arrays = in_arrays and check.mask is not None
         else:
             floors.append(own)
-    highest = Floors(*map(max, *floors)) if len(floors) > 1 else floors[0]
+    highest = _highest(floors)
     allowed = _allowed(demand, tuple(of_machines))
     return Feasibility(
         demand,
@@ -174,6 +173,25 @@ def feasibility(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Feasibili
         interchangeable=applied.interchangeable,
         in_arrays=in_arrays,
     )
+
+
+def of_any_container(demand: Demand) -> Demand:
+    """The demand with the least number of GPUs: those of its containers, if it has any, may be the same one."""
+    if not demand.containers:
+        return demand
+    return replace(demand, gpus=1 if any(container.gpus for container in demand.containers) else 0)
+
+
+def floors_of(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Floors:
+    """The floors of all checks that apply to a demand, as `feasibility` has them, without the rest of it."""
+    demand = of_any_container(demand)
+    with_floors = (check for check in checks if check.floors is not None and check.applies(demand))
+    found = (check.floors(demand) for check in with_floors if check.floors is not None)
+    return _highest([Floors(), *(floors for floors in found if floors is not None)])
+
+
+def _highest(floors: list[Floors]) -> Floors:
+    return Floors(*map(max, *floors)) if len(floors) > 1 else floors[0]
 
 
 def eligible_gpus(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> list[int] | Reason:

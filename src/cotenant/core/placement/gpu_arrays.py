@@ -177,9 +177,10 @@ class GpuArrays:
         stale = known.seen.stale(cluster)
         if 2 * len(stale) > len(cluster):  # all of them are found quicker than picked out
             known.labels[:] = _labels(policy, feasible, self._columns(None))
+            known.seen.saw_all(cluster)
         elif stale:
             known.labels[stale] = _labels(policy, feasible, self._columns(np.array(stale)))
-        known.seen.saw(cluster, stale)
+            known.seen.saw(cluster, stale)
         known.seen.caught_up(cluster)
         return known.labels
 

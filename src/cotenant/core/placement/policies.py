@@ -37,6 +37,8 @@ class Orders:
     gate: Gate | None = None
     by_gpu: tuple[Order, ...] = ()
     """see `Policy.by_gpu`"""
+    by_belief: tuple[Order, ...] = ()
+    """see `Policy.by_belief`"""
 
 
 TIGHTEST = (scores.binpack,)
@@ -78,13 +80,13 @@ def _share(known: Knowledge) -> Orders:
 def _coscheml(known: Knowledge) -> Orders:
     """Least predicted interference; an idle GPU has none. It shares whenever no GPU is idle."""
     orders = sharing.by_gain(known.belief, sharing.mean), sharing.idle
-    return Orders(orders, orders, _sharing_checks(known), by_gpu=orders)
+    return Orders(orders, orders, _sharing_checks(known), by_gpu=orders, by_belief=orders[:1])
 
 
 def _iadeep(known: Knowledge) -> Orders:
     """An idle GPU first, else the least sum of slowdowns. It shares whenever no GPU is idle."""
     orders = sharing.idle, sharing.by_slowdown(known.belief)
-    return Orders(orders, orders, _sharing_checks(known))
+    return Orders(orders, orders, _sharing_checks(known), by_belief=orders[1:])
 
 
 def _lucid(known: Knowledge) -> Orders:
@@ -100,7 +102,7 @@ def _cotenant(known: Knowledge) -> Orders:
     gain, certain = sharing.by_gain(belief, sharing.mean), sharing.by_gain(belief, sharing.low)
     by_gpu = (gain, sharing.unhindered(belief), certain, sharing.untried(belief))
     orders = (*by_gpu, *_fragmentation(known).nodes)
-    return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_gpu)
+    return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_gpu, by_belief=by_gpu)
 
 
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
@@ -203,6 +205,7 @@ def build_policy(
         table=table,
         more_checks=_more_checks(known, *nodes, *gpus),
         by_gpu=tuple(order for one in nodes for order in one.by_gpu),
+        by_belief=tuple(order for one in nodes for order in one.by_belief),
         gate=nodes[0].gate,
         overdue=is_overdue if QUEUES[queue] is aged_shortest else None,
         fair=QUEUES[queue] is fair,

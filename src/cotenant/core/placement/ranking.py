@@ -18,16 +18,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.core.cluster import ROW, Cluster, Node
+from cotenant.core.cluster import Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
-from cotenant.core.placement.by_room import compares_rooms, room_rater
-from cotenant.core.placement.check import Check, Reads, plain_text
+from cotenant.core.placement.by_room import compares_rooms, room_signs
+from cotenant.core.placement.check import Amounts, Check, Reads, plain_text
 from cotenant.core.placement.checks import CHECKS
 from cotenant.core.placement.feasibility import Feasibility, feasibility
 from cotenant.core.placement.gpu_arrays import NO_GPU, Columns, GpuArrays, kept
+from cotenant.core.placement.room_index import Fitting, RoomIndex
 from cotenant.core.placement.scores import Order, Score, node_spread, spread
 from cotenant.core.placement.shapes import (
+    BY_FIRST,
     BY_GPUS,
     BY_TENANTS,
     REFUSED,
@@ -74,6 +76,8 @@ class Policy:
     by_gpu: tuple[Order, ...] = ()
     """Orders that score each GPU independently, by its type and its tenants. A slot scores the minimum over its GPUs,
     so a node can be bounded without rating it."""
+    by_belief: tuple[Order, ...] = ()
+    """orders that read predictions: the scores of all others stay valid when predictions change"""
     gate: Gate | None = None
     """the sharing gate: decides whether the best slot is good enough, or the job waits"""
     overdue: Callable[[Job, Seconds], bool] | None = None
@@ -145,12 +149,15 @@ class Ranker:
         self._remember = remember
         self._checks = policy.checks
         self._shapes: dict[Demand, Shape] = {}
-        self._believed = policy.known.belief.version
         self._roomiest: Ranker | None = None
         self._few = few
         self._by_gpu = len(list(takewhile(lambda order: order in policy.by_gpu, policy.nodes)))
+        self._rest_lasts = set(policy.nodes[self._by_gpu :]).isdisjoint(policy.by_belief)
+        self._doubt_by_tenants = BY_TENANTS if len(policy.nodes) > self._by_gpu else BY_GPUS
         self._arrays = GpuArrays(remember, tenants=self._by_gpu > 0)
         self._by_room = compares_rooms(policy)
+        signs = room_signs(policy)
+        self._index = None if signs is None else RoomIndex(signs, remember)
 
     def roomiest(self) -> "Ranker":
         """A ranker with the same checks that prefers the slots with the most room."""
@@ -167,6 +174,10 @@ class Ranker:
         only = self._home(demand, cluster)
         if only is not None:
             return next(iter(self.top(demand, cluster, only.difference(closed), 1)), None)
+        if self._index is not None and (fitting := self._fitting(demand)) is not None:
+            found, sure = self._index.best(fitting, cluster, closed)
+            if sure:
+                return None if found is None else Fit(*found)
         by_gpu = self._has_ceilings(demand)
         labels = self._ceilings(demand, cluster) if by_gpu else self._labels(demand, cluster)
         labels = _without(labels, cluster, closed)
@@ -191,7 +202,13 @@ class Ranker:
         """
         if self._home(demand, cluster) is not None:
             return
-        for _ in range(4 * len(cluster) // STEP + FEW):  # an end, even if what is known is forgotten again and again
+        index = self._index if self._fitting(demand) is not None and not every else None
+        for _ in range(5 * len(cluster) // STEP + FEW):  # an end, even if what is known is forgotten again and again
+            if index is not None:
+                if not index.look(cluster, STEP):
+                    return
+                yield None
+                continue
             shape = self._shape(demand, cluster)
             if self._arrays.look(cluster, STEP):
                 yield None
@@ -234,8 +251,12 @@ class Ranker:
         self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
     ) -> list[str]:
         """The names of the best of these nodes that fit, best first: like `top` without the slots, and faster."""
-        names = cluster.names
-        return [names[i] for i in islice(self._ordered(demand, cluster, self._wanted(demand, cluster, nodes)), most)]
+        names, wanted = cluster.names, self._wanted(demand, cluster, nodes)
+        if most == 1 and self._index is not None and (fitting := self._fitting(demand)) is not None:
+            found, sure = self._index.best(fitting, cluster, among=wanted)
+            if sure:
+                return [] if found is None else [found[1].node]
+        return [names[i] for i in islice(self._ordered(demand, cluster, wanted), most)]
 
     def _ordered(self, demand: Demand, cluster: Cluster, wanted: Set[str] | None) -> Iterator[int]:
         names = cluster.names
@@ -316,6 +337,15 @@ class Ranker:
         members = cluster.groups.get(demand.affinity, ()) if demand.affinity is not None else ()
         return {name for name, _ in members} or None
 
+    def _fitting(self, demand: Demand) -> Fitting | None:
+        """What the index knows of a demand; None if the index cannot find the best node for it."""
+        if self._index is None or demand.gpus != 1 or demand.containers:
+            return None
+        known = self._index.fitting(demand)
+        if known is None and (feasible := self._feasible(demand)).by_amounts:
+            known = self._index.new(feasible)
+        return known
+
     def _feasible(self, demand: Demand) -> Feasibility:
         return feasibility(demand, self._checks)
 
@@ -352,7 +382,8 @@ class Ranker:
 
     # Ceilings and settling. Invariant: the label of a node is at least the label of its exact score, and equal to it if
     # `doubt` is SURE; a node whose label is REFUSED does not fit. So if the node with the largest label is sure, no
-    # other node can be better, and no node below it needs a rating. Bounds are computed in two steps of rising cost:
+    # other node can be better, and no node below it needs a rating. Bounds are computed in steps of rising cost:
+    #   BY_FIRST    the first order by GPU is exact, all others are taken to be infinite
     #   BY_TENANTS  the orders by GPU are exact, the others are taken to be infinite
     #   BY_GPUS     the best GPUs are scored by all orders, but the whole slot was not rated
     # Ties are kept: nodes with equal labels are settled together, so that the first of equals by name wins as in `top`.
@@ -364,12 +395,14 @@ class Ranker:
         if len(stale) <= self._few:
             self._rate_all(demand, cluster, shape, stale)
         else:
-            heights = self._heights(demand, cluster, shape, np.array(stale))
+            only_first = demand.gpus == 1 and self._by_gpu > 1
+            some = np.array(stale) if len(stale) < len(cluster) else None
+            heights = self._heights(shape, self._sets(cluster, shape, some), only_first=only_first)
             missing = max(0, demand.gpus - len(heights))
             heights = np.pad(heights, ((0, missing), (0, 0)), constant_values=REFUSED)
             # A slot scores no more than its worst GPU. If n GPUs are needed, that is at most the n-th best of the node.
             labels = np.partition(heights, -demand.gpus, axis=0)[-demand.gpus] if demand.gpus > 1 else heights.max(0)
-            doubt = BY_TENANTS if demand.gpus == 1 and len(self.policy.nodes) > self._by_gpu else BY_GPUS
+            doubt = BY_FIRST if only_first else self._doubt_by_tenants if demand.gpus == 1 else BY_GPUS
             shape.labels[stale], shape.doubt[stale] = labels, np.where(labels > REFUSED, doubt, SURE)
             shape.seen.saw(cluster, stale)
         shape.seen.caught_up(cluster)
@@ -396,55 +429,82 @@ class Ranker:
         if len(labels) == 0 or labels[i := labels.argmax()] == REFUSED or (doubt := shape.doubt[i]) == SURE:
             return None
         level: NDArray[np.intp] = ((labels == labels[i]) & (shape.doubt == doubt)).nonzero()[0]
-        return level if doubt == BY_TENANTS else level[cluster.versions[level] == cluster.versions[i]]
+        return level if doubt >= BY_TENANTS else level[cluster.versions[level] == cluster.versions[i]]
 
     def _rate_level(self, demand: Demand, cluster: Cluster, shape: Shape, level: NDArray[np.intp]) -> None:
-        if shape.doubt[level[0]] == BY_TENANTS:
+        doubt = shape.doubt[level[0]]
+        if doubt == BY_FIRST:
+            self._rate_tenants(cluster, shape, level)
+        elif doubt == BY_TENANTS:
             self._rate_gpus(demand, cluster, shape, level)
         else:
             self._rate_all(demand, cluster, shape, level.tolist())
 
-    def _heights(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> Labels:
+    def _sets(self, cluster: Cluster, shape: Shape, at: NDArray[np.intp] | None) -> Amounts:
+        """The numbers of the sets of tenants on the GPUs of some nodes (None: of all), of those GPUs that may fit."""
+        columns = self._arrays.columns(cluster, at)
+        return np.where(kept(shape.feasible, columns), columns.tenants, NO_GPU)
+
+    def _heights(self, shape: Shape, sets: Amounts, *, only_first: bool) -> Labels:
         """Labels of an upper bound of the score of a slot with each GPU, from the GPU's type and tenants."""
-        feasible, columns = shape.feasible, self._arrays.columns(cluster, at)
-        numbers = np.where(kept(feasible, columns), columns.tenants, NO_GPU)
-        one = feasible if demand.gpus == 1 else self._feasible(replace(demand, gpus=1))
-        for number in np.bincount(numbers.ravel() + 1)[1:].nonzero()[0].tolist():
-            if number not in shape.heights:
-                shape.heights[number] = self._height(one, shape, *self._arrays.examples[number])
-        heights = np.full(len(self._arrays.examples) + 1, REFUSED)  # the last is that of NO_GPU
-        heights[list(shape.heights)] = list(shape.heights.values())
-        found: Labels = heights[numbers]
+        demand = shape.feasible.demand
+        one = shape.feasible if demand.gpus == 1 else self._feasible(replace(demand, gpus=1))
+        orders = self.policy.nodes[: 1 if only_first else self._by_gpu]
+        # An example stands for all GPUs of its type with such tenants: only checks that read these may judge it.
+        checks = [check for check in one.checks if check.reads in _EXAMPLE]
+        heights = shape.first_heights if only_first else shape.heights
+        for number in np.bincount(sets.ravel() + 1)[1:].nonzero()[0].tolist():
+            if number not in heights:
+                heights[number] = self._height(one.demand, shape, checks, orders, *self._arrays.examples[number])
+        return self._known_heights(heights, sets)
+
+    def _known_heights(self, heights: Mapping[int, float], sets: Amounts) -> Labels:
+        """The labels of sets of tenants, `REFUSED` if they were not computed."""
+        labels = np.full(len(self._arrays.examples) + 1, REFUSED)  # the last is that of NO_GPU
+        labels[list(heights)] = list(heights.values())
+        found: Labels = labels[sets]
         return found
 
-    def _height(self, feasible: Feasibility, shape: Shape, node: Node, gpu: int) -> float:
-        policy, demand = self.policy, feasible.demand
-        for check in feasible.checks:
-            # The example stands for all GPUs of its type with such tenants: only checks that read these may judge it.
-            if check.reads in _EXAMPLE and isinstance(check.narrow(demand, node, [gpu]), Reason):
-                return REFUSED
+    def _height(
+        self, demand: Demand, shape: Shape, checks: list[Check], orders: tuple[Order, ...], node: Node, gpu: int
+    ) -> float:
+        if any(isinstance(check.narrow(demand, node, [gpu]), Reason) for check in checks):
+            return REFUSED
         slots: list[Gpus] = [(gpu,)]
-        first = [order(demand, node, slots)[0] for order in policy.nodes[: self._by_gpu]]
-        return shape.ladder.label((*first, *[np.inf] * (len(policy.nodes) - self._by_gpu)))
+        known = [order(demand, node, slots)[0] for order in orders]
+        return shape.ladder.label((*known, *[np.inf] * (len(self.policy.nodes) - len(known))))
+
+    def _rate_tenants(self, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> None:
+        """Closer bounds of nodes with equal labels, for one GPU: its best GPUs are scored by all orders by GPU."""
+        sets = self._sets(cluster, shape, at)
+        best = self._known_heights(shape.first_heights, sets) == shape.labels[at]
+        labels = self._heights(shape, np.where(best, sets, NO_GPU), only_first=False).max(axis=0)
+        shape.labels[at], shape.doubt[at] = labels, self._doubt_by_tenants
 
     def _rate_gpus(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> None:
-        """Closer bounds of nodes with equal labels, for one GPU: its best GPUs are scored by all orders."""
+        """Still closer bounds: the best GPUs are scored by all orders."""
         _, first, again = np.unique(cluster.versions[at], return_index=True, return_inverse=True)
-        top = self._heights(demand, cluster, shape, at[first]) == shape.labels[at[first]]
+        top = self._known_heights(shape.heights, self._sets(cluster, shape, at[first])) == shape.labels[at[first]]
         known = shape.ladder.score(float(shape.labels[at[0]]))[: self._by_gpu]
-        rest = self.policy.nodes[self._by_gpu :]
         labels = []
         for i, column in zip(at[first].tolist(), top.T.tolist(), strict=True):
             node = cluster.at(i)
-            slots: list[Gpus] = [(gpu,) for gpu, best in enumerate(column) if best]
-            scores = zip(*[order(demand, node, slots) for order in rest], strict=True)
+            scores = [self._rest(demand, node, shape, gpu) for gpu, best in enumerate(column) if best]
             labels.append(shape.ladder.label((*known, *max(scores))))
         shape.labels[at], shape.doubt[at] = np.array(labels)[again], BY_GPUS
 
+    def _rest(self, demand: Demand, node: Node, shape: Shape, gpu: int) -> Score:
+        """The scores of one GPU by the orders after those by GPU."""
+        known = shape.rest.get((node.version, gpu))
+        if known is None:
+            if len(shape.rest) > 4 * len(shape.names):  # most are of nodes that have changed since
+                shape.rest.clear()
+            slots: list[Gpus] = [(gpu,)]
+            known = tuple([order(demand, node, slots)[0] for order in self.policy.nodes[self._by_gpu :]])
+            shape.rest[node.version, gpu] = known
+        return known
+
     def _shape(self, demand: Demand, cluster: Cluster) -> Shape:
-        if self._believed != self.policy.known.belief.version:  # all scores may have changed
-            self._believed = self.policy.known.belief.version
-            self._shapes.clear()
         if self._arrays.worn_out:
             self._arrays = GpuArrays(self._remember, tenants=self._by_gpu > 0)
             self._shapes.clear()
@@ -453,6 +513,12 @@ class Ranker:
             shape = self._new_shape(demand, cluster)
         elif shape.names is not cluster.names:
             shape.align(cluster)
+        believed = self.policy.known.belief.version
+        if shape.believed != believed:  # all labels may have changed
+            shape.forget()
+            shape.believed = believed
+            if not self._rest_lasts:
+                shape.rest.clear()
         self._shapes[demand] = shape  # most recent last
         if len(self._shapes) > self._remember:
             del self._shapes[next(iter(self._shapes))]
@@ -462,14 +528,14 @@ class Ranker:
         """Labels of these nodes' scores; nodes of one version are rated once, unless a check reads names."""
         if not nodes:
             return
-        rows, slots, feasible = cluster.rows, shape.slots, shape.feasible
+        at, slots, feasible = cluster.at, shape.slots, shape.feasible
         # Most nodes that refuse do so for want of compute, which is known without looking at their GPUs.
         by_name, least = feasible.by_name, feasible.floors.compute
         rate_node = shape.rate_node
         known: dict[int, tuple[float, Gpus]] = {}
         labels, versions = [], []
         for i in nodes:
-            node = rows[i // ROW][i % ROW]
+            node = at(i)
             version = node.version
             versions.append(version)
             if node.widest < least:
@@ -496,7 +562,7 @@ class Ranker:
         if not self._by_room:
             shape = Shape(cluster, feasible, Ladder(), rate_node)
         else:
-            shape = Shape(cluster, feasible, RoomScale(), room_rater(policy, feasible) or rate_node)
+            shape = Shape(cluster, feasible, RoomScale(), rate_node)
         return shape
 
 

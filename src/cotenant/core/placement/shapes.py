@@ -25,8 +25,9 @@ Rater = Callable[[Node], tuple[float, Gpus]]
 REFUSED = -np.inf
 SPAN = 1 << 24
 """more than twice what rooms add up to, so that two of them are compared as one number, which a float holds exactly"""
-SURE, BY_GPUS, BY_TENANTS = 0, 1, 2
-"""what a label stands for: the score, a bound by single GPUs and all orders, or a bound by type and tenants alone"""
+SURE, BY_GPUS, BY_TENANTS, BY_FIRST = range(4)
+"""what a label stands for: the score, a bound by single GPUs and all orders, a bound by type and tenants alone, or one
+by the first order alone"""
 
 
 class Ladder:
@@ -104,17 +105,25 @@ class Shape:
         self.doubt = np.zeros(len(cluster), dtype=np.int8)
         self.heights: dict[int, float] = {}
         """label of the bound for each set of tenants, by its number (`GpuArrays.examples`)"""
+        self.first_heights: dict[int, float] = {}
+        """the same, by the first order alone"""
+        self.rest: dict[tuple[int, int], Score] = {}
+        """scores of single GPUs by the orders after those by GPU, by version of the node and GPU"""
+        self.believed = -1
+        """version of the predictions that labels are of"""
         self.ladder = ladder
 
     @property
     def worn_out(self) -> bool:
         """Whether the labels were renumbered, or most scores on the ladder belong to nodes that have changed since."""
-        return self.ladder.renumbered or len(self.ladder) > 2 * (len(self.names) + len(self.heights)) + 64
+        bounds = len(self.heights) + len(self.first_heights)
+        return self.ladder.renumbered or len(self.ladder) > 2 * (len(self.names) + bounds) + 64
 
     def forget(self) -> None:
         """Makes all labels stale; starts a new ladder unless the old one was only renumbered."""
         self.seen.forget()
         self.heights.clear()
+        self.first_heights.clear()
         if isinstance(self.ladder, Ladder) and self.ladder.renumbered:
             self.ladder.renumbered = False
         else:

@@ -13,7 +13,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.footprint import claims
 from cotenant.core.model import Gpu, Job, Placement, Reason
 from cotenant.core.queueing.fair import Account, gpus_claimed, gpus_taken, levels
-from cotenant.core.units import MiB, format_memory
+from cotenant.core.units import MiB, MilliCpu, cpus_text, format_memory
 
 CHECK = "account limit"
 SLACK = 1e-6
@@ -34,6 +34,10 @@ class Limits:
     """jobs that wait"""
     gpu_hours: float | None = None
     """in the last seven days"""
+    cpu: MilliCpu | None = None
+    """at a time"""
+    host_memory: MiB | None = None
+    """at a time"""
 
 
 NO_LIMITS = Limits()
@@ -48,10 +52,18 @@ class Amounts:
     """MiB"""
     running: int = 0
     """jobs"""
+    cpu: int = 0
+    """thousandths of a CPU"""
+    host_memory: int = 0
+    """MiB"""
 
     def plus(self, other: "Amounts", sign: int = 1) -> "Amounts":
         return Amounts(
-            self.gpus + sign * other.gpus, self.memory + sign * other.memory, self.running + sign * other.running
+            self.gpus + sign * other.gpus,
+            self.memory + sign * other.memory,
+            self.running + sign * other.running,
+            self.cpu + sign * other.cpu,
+            self.host_memory + sign * other.host_memory,
         )
 
 
@@ -87,7 +99,8 @@ class LimitCheck:
             limits = self.limits(level)
             if limits == NO_LIMITS:
                 continue
-            used = self.used.get(level, NOTHING).plus(self._given.get(level, NOTHING))
+            used, given = self.used.get(level, NOTHING), self._given.get(level)
+            used = used if given is None else used.plus(given)
             text = over(level[-1], limits, used, asked) or self._over_hours(level, limits)
             if text is not None:
                 return Reason(CHECK, text.replace("{", "{{").replace("}", "}}"))  # names of users may be anything
@@ -106,11 +119,21 @@ def over(name: str, limits: Limits, used: Amounts, asked: Amounts) -> str | None
     if limits.gpus is not None and used.gpus + asked.gpus > limits.gpus + SLACK:
         return f"{name} has {used.gpus:.3g} of at most {_count(limits.gpus, 'GPU')}, and the job needs {asked.gpus:.3g}"
     if limits.memory is not None and used.memory + asked.memory > limits.memory:
-        have, most, need = (format_memory(MiB(one)) for one in (used.memory, limits.memory, asked.memory))
-        return f"{name} has {have} of at most {most} of GPU memory, and the job needs {need}"
+        return _over_memory(name, "GPU", used.memory, limits.memory, asked.memory)
+    if limits.cpu is not None and used.cpu + asked.cpu > limits.cpu:
+        return (
+            f"{name} has {used.cpu / 1000:g} of at most {cpus_text(limits.cpu)}, and the job needs {asked.cpu / 1000:g}"
+        )
+    if limits.host_memory is not None and used.host_memory + asked.host_memory > limits.host_memory:
+        return _over_memory(name, "host", used.host_memory, limits.host_memory, asked.host_memory)
     if limits.running is not None and used.running + asked.running > limits.running:
         return f"{name} has {used.running} of at most {_count(limits.running, 'running job')}"
     return None
+
+
+def _over_memory(name: str, kind: str, used: int, limit: int, asked: int) -> str:
+    have, most, need = (format_memory(MiB(one)) for one in (used, limit, asked))
+    return f"{name} has {have} of at most {most} of {kind} memory, and the job needs {need}"
 
 
 def over_hours(name: str, limits: Limits, used: float) -> str | None:
@@ -128,21 +151,28 @@ def over_queue(name: str, limits: Limits, queued: int, more: int = 1) -> str | N
 
 
 class LeastAmounts:
-    """What jobs use at least on a cluster, computed once for each kind of job."""
+    """What jobs use at least on a cluster, computed once for each kind of job as long as the GPUs stay the same."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._gpus: tuple[Gpu, ...] | None = None  # computed on first use: most passes have no limits
+    def __init__(self) -> None:
+        self._gpus: tuple[Gpu, ...] = ()
         self._known: dict[int, Amounts] = {}
+
+    def on(self, cluster: Cluster) -> None:
+        """The jobs are asked about on this cluster from now on."""
+        gpus = kinds_of_gpus(cluster)
+        if gpus != self._gpus:
+            self._gpus = gpus
+            self._known.clear()
 
     def of(self, kind: int, job: Job) -> Amounts:
         """`kind` is a number that jobs with the same demands have in common."""
         found = self._known.get(kind)
         if found is None:
-            if self._gpus is None:
-                self._gpus = kinds_of_gpus(self._cluster)
             found = self._known[kind] = least_amounts(job, self._gpus)
         return found
+
+    def forget(self, kind: int) -> None:
+        self._known.pop(kind, None)
 
 
 def never(job: Job, limits: Mapping[Account, Limits], gpus: Sequence[Gpu]) -> str | None:
@@ -159,7 +189,8 @@ def amounts_of(placements: Iterable[Placement], cluster: Cluster) -> Amounts:
     for one in slots:
         gpus = cluster.node(one.slot.node).machine.gpus
         memory += sum(claim.memory for claim in claims(one.job.demand, one.slot.gpus, gpus).values())
-    return Amounts(gpus_taken(slots, cluster), memory, 1)
+    cpu, host_memory = sum(one.job.demand.cpu for one in slots), sum(one.job.demand.host_memory for one in slots)
+    return Amounts(gpus_taken(slots, cluster), memory, 1, cpu, host_memory)
 
 
 def kinds_of_gpus(cluster: Cluster) -> tuple[Gpu, ...]:
@@ -177,7 +208,8 @@ def least_amounts(job: Job, gpus: Sequence[Gpu]) -> Amounts:
     ]
     count = job.demand.steady.gpus * job.replicas
     least = min((one.gpus for one in on_each), default=0.0), min((one.memory for one in on_each), default=0)
-    return Amounts(count * least[0], count * least[1], 1)
+    host = job.replicas * job.demand.cpu, job.replicas * job.demand.host_memory
+    return Amounts(count * least[0], count * least[1], 1, *host)
 
 
 def _count(number: float, what: str) -> str:

@@ -89,6 +89,8 @@ def by_gain(belief: Belief, of: Callable[[Speed], float]) -> Order:
     """The most gain; on several GPUs, that of the worst."""
 
     def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+        if len(slots) == 1 and len(slots[0]) == 1:
+            return [gain(belief, of, demand, node, slots[0][0])]
         gains = {i: gain(belief, of, demand, node, i) for i in {i for slot in slots for i in slot}}
         return [min((gains[i] for i in slot), default=1.0) for slot in slots]
 

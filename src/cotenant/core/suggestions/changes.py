@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cotenant.core.cluster import Cluster
 from cotenant.core.isolation import Rung
 from cotenant.core.model import ANY_PROFILE, Container, Demand, Slot
-from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent
+from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent, cpus_text
 
 CONSTRAINT_SIZE = 0.25
 """how large a change is that drops a constraint, beside an amount that is lowered by such a part"""
@@ -111,7 +111,7 @@ def axes(demand: Demand) -> Iterator[Axis]:
             yield Axis("memory", demand.memory, 1, 1, _with_memory, _mib, MEMORY)
         yield Axis("compute", demand.compute, PERCENT, PERCENT, _with_compute, _share, COMPUTE)
         yield Axis("gpus", demand.gpus, 1, 1, _with_gpus, _gpus, "")
-    yield Axis("cpu", demand.cpu, 0, 1, _with_cpu, lambda cpu: f"{cpu} milli-CPU", "")
+    yield Axis("cpu", demand.cpu, 0, 1, _with_cpu, cpus_text, "")
     yield Axis("host-memory", demand.host_memory, 0, 1, _with_host_memory, _mib, " of host memory")
 
 

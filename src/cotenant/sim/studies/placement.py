@@ -140,7 +140,11 @@ def world_findings(samples: Samples) -> Iterator[Finding]:
             gap = paired(samples, part, other)
             theirs = statistics.mean(numbers(samples, part, other, "mean_jct")) / HOUR
             beside = f"{other} {theirs:.2f} h"
-            yield row(part, f"{OURS} against {other}", gap, "%", beside=beside, verdict=judge(gap, 0.0))
+            yield row(part, f"{OURS} against {other}", gap, "%", beside=beside, verdict=judge(gap, 0.0, "not above"))
+    gaps = [paired(samples, part, other) for part in WORLDS for other in WORLD_RIVALS]
+    lower = 100 * sum(gap.mean < 0 for gap in gaps) / len(gaps)
+    name = f"comparisons in which the mean completion time under {OURS} is lower"
+    yield row("All simulated worlds", name, Estimate(lower, None), "%", verdict=("> 50", lower > 50))
 
 
 def paired(samples: Samples, part: str, other: str, who: str = OURS) -> Estimate:
@@ -217,9 +221,10 @@ WORLD_STUDY = Study(
     about=(
         "The same comparison with 400 jobs of 60 types in simulated worlds, which each seed draws anew. Jobs slow each "
         "other down by little: two on one GPU do the work of 1.8 on average, and a fifth of all speeds is above that "
-        "of a job alone. The target is that our policy is not worse than any other one at any load."
+        "of a job alone. The target is that our policy is not worse than any other one at any load, so no 95 % "
+        "interval may lie above 0, and that its mean is lower in most comparisons."
     ),
-    seeds=tuple(range(100, 103)),
+    seeds=tuple(range(100, 105)),
     tasks=world_tasks,
     run=run,
     findings=world_findings,

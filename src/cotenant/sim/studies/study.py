@@ -161,13 +161,18 @@ def row(
     )
 
 
-Bound = Literal["at most", "below"]
+Bound = Literal["at most", "below", "not above"]
 
 
 def judge(found: Estimate, limit: float, bound: Bound = "at most") -> Verdict:
-    """Compares an estimate with a limit: by its mean, or for `below` by its whole interval, which needs two seeds."""
+    """Compares an estimate with a limit: by its mean, or by its interval, which needs two seeds.
+
+    For `below` the whole interval must be below the limit; for `not above` it must not be above it as a whole.
+    """
     if bound == "below":
         return f"< {limit:g}", None if found.half is None else found.mean + found.half < limit
+    if bound == "not above":
+        return f"not > {limit:g}", None if found.half is None else found.mean - found.half <= limit
     return f"<= {limit:g}", found.mean <= limit
 
 
