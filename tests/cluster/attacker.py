@@ -5,6 +5,7 @@
 import json
 from typing import Any
 
+from cotenant.kube.api.names import NAMESPACE
 from tests.cluster.api import Json, RefusedError, ask, wait_for
 from tests.cluster.engine import Engine
 
@@ -30,6 +31,15 @@ def token_of_editor(engine: Engine, name: str) -> str:
     engine.cluster.post(f"/api/v1/namespaces/{TEAM}/configmaps", values)
     configured = json.loads((engine.cluster.credentials / f"{name}.kubeconfig").read_text())
     return str(configured["users"][0]["user"]["token"])
+
+
+def token_of(engine: Engine, account: str, pod: Json | None = None) -> str:
+    """A token of one of our accounts, bound to a pod as kubelet binds it."""
+    about = {} if pod is None else pod["metadata"]
+    who = {"apiVersion": "v1", "kind": "Pod", "name": about.get("name"), "uid": about.get("uid")}
+    spec = {} if pod is None else {"boundObjectRef": who}
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    return str(engine.cluster.post(path, {"spec": spec})["status"]["token"])
 
 
 def refusal(

@@ -5,7 +5,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar, assert_never
@@ -16,7 +16,8 @@ from cotenant.kube.codec.inventory import ORPHANS, USED
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.chaos import CARDS, ENDS, FAILS, STAYS, Action, Create, Delete, Fault, Kill, Plan, PlannedPod
 from tests.cluster.checker import Checker
-from tests.cluster.counting import ENDED, ISOLATION
+from tests.cluster.claiming import make_template, spec_of
+from tests.cluster.counting import CLAIMED, ENDED, ISOLATION
 from tests.cluster.engine import Engine
 from tests.cluster.faults import Faults
 from tests.cluster.machine import Machine
@@ -115,14 +116,25 @@ class Run:
     def _create(self, planned: PlannedPod) -> None:
         name = self._now[planned.name]
         apps, first = containers_for(planned)
+        annotations = {ISOLATION: planned.rung} if planned.rung else {}
+        more: Json = {}
+        if planned.by_claims:
+            wanted = {one["name"]: one["resources"]["limits"] for one in (*first, *apps) if one["resources"]["limits"]}
+            annotations[CLAIMED] = json.dumps(wanted)
+            for one in (*first, *apps):
+                one["resources"] = {"claims": [{"name": one["name"]}]} if one["name"] in wanted else {}
+            more["resourceClaims"] = [{"name": each, "resourceClaimTemplateName": f"{name}-{each}"} for each in wanted]
+            for each, limits in wanted.items():
+                self._insisting(partial(make_template, self._engine, f"{name}-{each}", claim_for(limits)))
         make = partial(
             create_pod,
             self._engine.cluster,
             name,
             *apps,
-            annotations={ISOLATION: planned.rung} if planned.rung else {},
+            annotations=annotations,
             initContainers=first,
             restartPolicy=planned.restarts,
+            **more,
         )
         self._insisting(make)
 
@@ -229,6 +241,14 @@ class Run:
         with contextlib.suppress(grpc.RpcError):
             return devices(machine) == [] and not any(tenants(machine)) and not held and not any(used.values())
         return False
+
+
+def claim_for(limits: Mapping[str, int]) -> Json:
+    """What a claim requests that stands for these limits."""
+    memory, count = limits.get("nvidia.com/gpumem"), limits.get("nvidia.com/gpu", 1)
+    spec = spec_of(None if memory is None else f"{memory}Mi", limits.get("nvidia.com/gpucores", 0))
+    spec["devices"]["requests"][0]["exactly"]["count"] = count
+    return spec
 
 
 def containers_for(planned: PlannedPod) -> tuple[list[Json], list[Json]]:

@@ -59,6 +59,8 @@ class PlannedPod:
     restarts: str = "Never"
     rung: str = ""
     """of the isolation ladder, that it wishes for"""
+    by_claims: bool = False
+    """whether its containers request their cards by ResourceClaims"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ def plan_for(seed: int, pods: int) -> Plan:
         if random.random() < 0.6:  # the others are created together with the one before
             at += random.uniform(0.0, 2 / 0.6 / PODS_EACH_S)
         planned = _on_rung(Random(f"{seed} {number}"), _planned_pod(random, f"p{number}"))
+        planned = _by_claims(Random(f"{seed} claims {number}"), planned)
         actions += [Create(at, planned), *_later(random, planned, at, lasts_s)]
     actions += _faults(random, at)
     in_order = sorted(actions, key=lambda one: one.at)
@@ -153,6 +156,12 @@ def _on_rung(random: Random, planned: PlannedPod) -> PlannedPod:
     rung = random.choices(("", "mps", "preload"), (65, 25, 10))[0]
     several = any(tenant.limits.get("nvidia.com/gpu", 1) > 1 for tenant in planned.tenants)
     return planned if several else replace(planned, rung=rung)
+
+
+def _by_claims(random: Random, planned: PlannedPod) -> PlannedPod:
+    """One in three of those that may: claims state amounts and no percentages, and make no clients of MPS."""
+    may = not planned.rung and not any("nvidia.com/gpumem-percentage" in one.limits for one in planned.tenants)
+    return replace(planned, by_claims=True) if may and random.random() < 0.35 else planned
 
 
 def _tenants(random: Random) -> tuple[Tenant, ...]:
@@ -200,7 +209,8 @@ def _in_words(action: Action) -> str:
         case Create(at, planned):
             wanted: Any = [{tenant.kind: dict(tenant.limits)} for tenant in planned.tenants]
             ends = f"{planned.outcome} after {planned.after_s}, restarts {planned.restarts}"
-            return f"{at:7.2f} create {planned.name} {wanted} {planned.rung}, {ends}"
+            how = "by claims" if planned.by_claims else planned.rung
+            return f"{at:7.2f} create {planned.name} {wanted} {how}, {ends}"
         case Delete(at, name, force):
             return f"{at:7.2f} delete {name}{' by force' if force else ''}"
         case Kill(at, name):

@@ -11,12 +11,14 @@ from typing import TypeVar
 
 import pytest
 
+from cotenant.kube.codec.claims import DRIVER
+from tests.cluster.api import wait_for
 from tests.cluster.attacker import token_of_editor
 from tests.cluster.binaries import Binaries, CannotBuildError, binaries
 from tests.cluster.cluster import Cluster, running
-from tests.cluster.engine import Engine, running_engine
+from tests.cluster.engine import V100, Engine, running_engine
 from tests.cluster.machine import why_impossible
-from tests.order import group_of
+from tests.order import group_of, is_on_cluster, shares_cluster
 
 T = TypeVar("T")
 
@@ -41,8 +43,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return
     tests = item.session.items
     later = tests[tests.index(item) + 1 :]
-    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:  # other groups have other test processes
-        later = [test for test in later if group_of(test.nodeid) == group_of(item.nodeid)]
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+        groups = {group_of(item.nodeid)}
+        if nextitem is not None and is_on_cluster(group_of(nextitem.nodeid)):  # this process may get any that is left
+            groups |= {group for test in tests if shares_cluster(group := group_of(test.nodeid))}
+        later = [test for test in later if group_of(test.nodeid) in groups]
     for fixture in list(ALIVE):
         if not any(fixture in test.fixturenames for test in later if isinstance(test, pytest.Function)):
             ALIVE.pop(fixture).close()
@@ -86,6 +91,15 @@ def installed(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> I
     settings = f"queue: {{namespaces: [{QUEUED}], label: {QUEUE_LABEL}}}\nnamespaces: {{arena: {{isolation: none}}}}\n"
     made = running_engine(tmp_path_factory.mktemp("engine"), programs, settings=settings)
     with until_last_use("installed", made) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def with_claims(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A cluster of its own, whose node has one GPU, and cotenant with claims."""
+    folder, settings = tmp_path_factory.mktemp("claims"), "claims: {enabled: true}\n"
+    with until_last_use("with_claims", running_engine(folder, programs, gpus=[V100], settings=settings)) as engine:
+        wait_for("the driver", lambda: f"kubelet knows {DRIVER}" in engine.agent_log("node1"))
         yield engine
 
 

@@ -18,6 +18,8 @@ ASSIGNMENT = "cotenant.io/assignment"
 NAMES = "cotenant.io/containers"
 ALL_COMPUTE = 1000
 ISOLATION = "cotenant.io/isolation"
+CLAIMED = "example.com/claimed"
+"""annotation of a pod with ResourceClaims: what its containers request by them, in the words of limits"""
 ENDED = ("Succeeded", "Failed")
 WORDS = ("gpu", "gpumem", "gpumem-percentage", "gpucores")
 
@@ -104,8 +106,9 @@ def containers_of(pod: Json) -> Iterator[tuple[str, Json]]:
 def requests_of(pod: Json) -> list[tuple[str, str, Request]]:
     """Name, kind and request of the containers that request cards."""
     found = []
+    claimed = json.loads(pod["metadata"].get("annotations", {}).get(CLAIMED, "{}"))
     for kind, one in containers_of(pod):
-        limits = one.get("resources", {}).get("limits", {})
+        limits = claimed.get(one["name"]) or one.get("resources", {}).get("limits", {})
         amounts = {word: _number(limits.get(f"nvidia.com/{word}", 0)) for word in WORDS}
         if any(amounts.values()):
             percent = amounts["gpumem-percentage"] or 100
@@ -131,13 +134,22 @@ def wants_mps(pod: Json) -> bool:
     return bool(pod["metadata"].get("annotations", {}).get(ISOLATION) == "mps")
 
 
+def has_claims(pod: Json) -> bool:
+    """Whether it requests its cards by ResourceClaims: then kubelet lists no devices, and it has its assignment before
+    it is on its node."""
+    return bool(pod["spec"].get("resourceClaims"))
+
+
 def given_to(pod: Json) -> Given | None:
     """What the annotation of a pod assigns; ValueError if it cannot be read."""
     annotations = pod["metadata"].get("annotations", {})
     if ASSIGNMENT not in annotations:
         return None
     try:
-        assigned, names = json.loads(annotations[ASSIGNMENT]), json.loads(annotations[NAMES])
+        assigned = json.loads(annotations[ASSIGNMENT])
+        # The webhook writes the names of containers only for the device plugin.
+        all_names = [one["name"] for _, one in containers_of(pod)]
+        names = json.loads(annotations[NAMES]) if NAMES in annotations else all_names
         parts = [
             Part(
                 names[one["number"]],

@@ -14,7 +14,7 @@ from cotenant.kube.codec.annotations import RUNTIME_VARIABLES, is_assignment
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import CORDONED, INVENTORY
 from tests.cluster.api import Json, RefusedError, wait_for
-from tests.cluster.attacker import EVERYTHING, PODS, SLICE, TEAM, VISIBLE, annotated, refusal
+from tests.cluster.attacker import EVERYTHING, PODS, SLICE, TEAM, VISIBLE, annotated, refusal, token_of
 from tests.cluster.components import STATIC_PODS
 from tests.cluster.engine import SLEEP, Engine, gpus_of
 from tests.cluster.images import PYTHON
@@ -348,15 +348,6 @@ def test_no_part_of_a_nodes_status_is_forgotten(engine: Engine) -> None:
     parts = set(schemas["io.k8s.api.core.v1.NodeStatus"]["properties"]) - {"capacity", "allocatable"}
     # The server keeps nothing of the first, and version 1.34 does not have the second.
     assert parts - {"config", "declaredFeatures"} <= OTHERS.keys()
-
-
-def token_of(engine: Engine, account: str, pod: Json | None = None) -> str:
-    """A token of one of our accounts, bound to a pod as kubelet binds it."""
-    about = {} if pod is None else pod["metadata"]
-    who = {"apiVersion": "v1", "kind": "Pod", "name": about.get("name"), "uid": about.get("uid")}
-    spec = {} if pod is None else {"boundObjectRef": who}
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
-    return str(engine.cluster.post(path, {"spec": spec})["status"]["token"])
 
 
 def test_an_agent_reads_pods_and_nodes_and_nothing_else(engine: Engine) -> None:

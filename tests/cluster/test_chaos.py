@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Everything fails at some time: 200 pods come and go while all parts are killed and cut off, and a checker watches.
+"""Everything fails at some time: 200 pods come and go, some with ResourceClaims, while all parts are killed or cut off,
+and a checker watches.
 
 `COTENANT_CHAOS_SEED` and `COTENANT_CHAOS_PODS` ask for another run. What happens is in the plan (`chaos.py`), what must
 hold meanwhile in `checker.py`.
@@ -25,7 +26,7 @@ from tests.cluster.observing import Observer
 
 SEED = int(os.environ.get("COTENANT_CHAOS_SEED", "8"))
 PODS = int(os.environ.get("COTENANT_CHAOS_PODS", "200"))
-SETTINGS = f"gpus: {{split: {SLOTS}}}"
+SETTINGS = f"gpus: {{split: {SLOTS}}}\nclaims: {{enabled: true}}\n"
 TRUTH = {
     node: {uuid(number, i): Capacity(card.memory_mib, SLOTS) for i, card in enumerate(CARDS)}
     for number, node in enumerate(NODES, 1)

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.carrying import was_given_up
 from tests.cluster.chaos import NODE_PROGRAMS, OTHERS, Create, Delete, Fault, plan_for
 from tests.cluster.checker import BLIND_S, LASTING_S, ORPHANS, Checker, Listed, Process
-from tests.cluster.counting import ASSIGNMENT, NAMES, Capacity, Json, Part, Share, Sum, peak
+from tests.cluster.counting import ASSIGNMENT, CLAIMED, NAMES, Capacity, Json, Part, Share, Sum, peak
 
 LARGE, SMALL, ELSEWHERE = "GPU-a", "GPU-b", "GPU-c"
 CARDS = {"one": {LARGE: Capacity(1000, 3), SMALL: Capacity(500, 3)}, "two": {ELSEWHERE: Capacity(1000, 3)}}
@@ -62,6 +62,15 @@ def pod(
     metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version), "annotations": annotations}
     spec = {"containers": [{"name": "c", "resources": {"limits": wanted}}], **({"nodeName": node} if node else {})}
     return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
+def by_claims(name: str, memory: int, **more: Any) -> Json:
+    """A pod that requests its card by a claim."""
+    made = pod(name, memory, **more)
+    (its,) = made["spec"]["containers"]
+    made["metadata"]["annotations"][CLAIMED] = json.dumps({"c": its.pop("resources")["limits"]})
+    made["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": name}]
+    return made
 
 
 def process(name: str, *, visible: str = LARGE, memory: int = 400, compute: int = 0) -> Process:
@@ -362,6 +371,28 @@ def test_containers_share_a_card_as_kubernetes_runs_them() -> None:
     assert peak(parts[1:]) == {LARGE: Sum(350, 300, 3)}
 
 
+def test_a_pod_with_claims_counts_with_the_others_and_kubelet_lists_nothing_of_it(
+    checker: Checker, clock: Clock
+) -> None:
+    early = by_claims("a", 600)
+    node = early["spec"].pop("nodeName")
+    checker.pod("ADDED", early)  # it has its assignment before it is on its node
+    checker.pod("MODIFIED", {**early, "spec": {**early["spec"], "nodeName": node}})
+    for _ in range(2):
+        checker.devices("one", [], checker.pods)
+        clock.now += 1000
+    assert not checker.violations
+    checker.pod("ADDED", pod("b", 600))
+    assert "MiB of" in found(checker)
+
+
+def test_a_claim_that_is_given_something_else_is_found(checker: Checker) -> None:
+    wrong = by_claims("a", 600)
+    wrong["metadata"]["annotations"][CLAIMED] = json.dumps({"c": {"nvidia.com/gpumem": 500}})
+    checker.pod("ADDED", wrong)
+    assert "was given" in found(checker)
+
+
 def test_a_percentage_is_of_the_card_that_it_is_on(checker: Checker) -> None:
     wants = pod("w", node="")
     wants["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpumem-percentage": "50"}
@@ -408,3 +439,6 @@ def test_a_plan_is_the_same_for_the_same_seed_and_has_everything() -> None:
     deleted = [one for one in plan.actions if isinstance(one, Delete)]
     assert all(one.at >= created[one.name] for one in deleted)
     assert {one.force for one in deleted} == {True, False}
+    by_claims = [one for one in plan.pods.values() if one.by_claims]
+    assert 10 < len(by_claims) < 100
+    assert not any(one.rung or "percentage" in str(one.tenants) for one in by_claims)

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from cotenant.kube.api.names import MPS, NAMESPACE
+from cotenant.kube.codec.claim_requests import DRIVER, MIG
+from cotenant.kube.codec.claims import device_name
 from cotenant.kube.codec.inventory import INVENTORY
 from tests.cluster.api import RefusedError, wait_for
-from tests.cluster.binaries import Binaries
+from tests.cluster.binaries import KUBERNETES, Binaries
+from tests.cluster.claiming import API, create, make_claim, started
+from tests.cluster.claiming import events_of as claim_events
 from tests.cluster.engine import COUNT, Engine, gpus_of, running_engine
 from tests.cluster.gpus import GpuModel, instance_uuid, uuid
 from tests.cluster.pods import path_of
@@ -40,7 +44,7 @@ print(json.dumps(found), flush=True)
 @pytest.fixture(scope="module")
 def machine(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """One node: a GPU for MPS by its settings, a partitioned one, another one, and one that is too old for MPS."""
-    settings = f"nodes: {{node1: {{gpus: {{{FIRST}: {{isolation: mps}}}}}}}}"
+    settings = f"nodes: {{node1: {{gpus: {{{FIRST}: {{isolation: mps}}}}}}}}\nclaims: {{enabled: true}}\n"
     with running_engine(
         tmp_path_factory.mktemp("rungs"), programs, gpus=CARDS, settings=settings, values={"mps": {"enabled": True}}
     ) as engine:
@@ -242,6 +246,37 @@ def test_instances_that_are_removed_behind_our_back_are_told_and_the_others_go_o
     engine.delete("large")
     partition(engine, "1g.5gb/3g.20gb")
     assert gpus_of(engine.started("late")) == [instance_uuid(1, 1, 3)]
+
+
+def test_an_instance_is_given_by_a_claim_and_slices_say_which_belong_together(engine: Engine) -> None:
+    chosen = f'device.attributes["{DRIVER}"].migProfile == "3g.20gb"'
+    exactly = {"deviceClassName": MIG, "selectors": [{"cel": {"expression": chosen}}]}
+    make_claim(engine, "large", {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}})
+    create(engine, "large", STAYS)
+    started(engine, "large")
+    (mine,) = gpus_of(engine.cluster.get(path_of("large")))
+    (seen,) = engine.said("large")["gpus"]  # CUDA has one prefix for all
+    assert seen.removeprefix("GPU-") == mine.removeprefix("MIG-")
+    slices = engine.cluster.get(f"{API}/resourceslices")["items"]
+    devices = [device for one in slices for device in one["spec"].get("devices", ())]
+    profiles = {
+        device["attributes"]["uuid"]["string"]: device["attributes"].get("migProfile", {}).get("string")
+        for device in devices
+    }
+    assert profiles[mine] == "3g.20gb"
+    assert len(devices) == len(CARDS) + 1
+    counters = [one["name"] for each in slices for one in each["spec"].get("sharedCounters", ())]
+    takers = [device["consumesCounters"][0]["counterSet"] for device in devices if "consumesCounters" in device]
+    if int(KUBERNETES.split(".")[1]) < 36:
+        assert (counters, takers) == ([], [])
+    else:
+        assert counters == [device_name(uuid(1, 1))]
+        assert takers == counters * 2
+    create(engine, "late", STAYS, claim="large")  # it joins
+    started(engine, "late")
+    make_claim(engine, "another", {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}})
+    create(engine, "another", STAYS)
+    wait_for("the reason", lambda: "no other job uses" in claim_events(engine, "another"))
 
 
 def partition(engine: Engine, layout: str) -> None:

@@ -22,6 +22,8 @@ OUT_OF_MEMORY = 2
 GIB = 1024
 SHARES = {"small": 1, "large": 9}
 """tenths of a GPU"""
+SETTLES, LAST = 7, 4
+"""how many lines a tenant writes before its share is judged, and how many of the last ones count"""
 FIRST, SECOND, SMALL = (uuid(1, index) for index in range(3))
 TENTH = {FIRST: V100.memory_mib // 10, SECOND: V100.memory_mib // 10, SMALL: T4.memory_mib // 10}
 SHARING = f"""{SOURCE}
@@ -67,14 +69,14 @@ assert cuda.cuModuleLoadData(ctypes.byref(module), b"image") == 0
 assert cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"ns_5000000") == 0
 while True:
     launches, began = 0, time.monotonic()
-    while time.monotonic() - began < 4:
+    while time.monotonic() - began < 2:
         assert cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None) == 0
         assert cuda.cuCtxSynchronize() == 0
         launches += 1
     share = launches / 2 / (time.monotonic() - began)
     print(json.dumps({{"share": share, "processes": list_of_processes(), "pid": os.getpid()}}), flush=True)
 """
-"""says every 4 s how much of the GPU it got, in per cent; with a variable, a second process has an idle context"""
+"""says every 2 s how much of the GPU it got, in per cent; with a variable, a second process has an idle context"""
 
 WAITS_TO_BE_LISTED = f"""{SOURCE}
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -235,10 +237,7 @@ def test_an_idle_process_in_a_container_does_not_hide_the_neighbour(engine: Engi
     sibling = [{"name": "SIBLING", "value": "1"}]
     create_pod(engine.cluster, "large", container("main", BURNS, tenths["large"]), annotations=here)
     create_pod(engine.cluster, "small", container("main", BURNS, tenths["small"], env=sibling), annotations=here)
-    said = wait_for("shares of the two", lambda: both_said(engine, 5))
-    small, large = ([one["share"] for one in said[name]][-3:] for name in ("small", "large"))
-    assert 4 < sum(small) / 3 < 13  # a share of 10 %; if the neighbour is hidden, more than 30
-    assert sum(large) / 3 > 80
+    said = wait_for("shares that settle at 10 % and 90 %", lambda: settled(engine))
     lists = {name: [line.split() for line in one[-1]["processes"].splitlines()] for name, one in said.items()}
     pids = {name: [int(words[2]) for words in lines if words[0] == "process"] for name, lines in lists.items()}
     assert pids["large"] == [said["large"][-1]["pid"]]
@@ -246,10 +245,14 @@ def test_an_idle_process_in_a_container_does_not_hide_the_neighbour(engine: Engi
     assert len(pids["small"]) == 2
 
 
-def both_said(engine: Engine, lines: int) -> dict[str, list[Any]] | None:
-    """What the pods have said, once each has said so many lines."""
+def settled(engine: Engine) -> dict[str, list[Any]] | None:
+    """What the pods have said, once each has its share. If the neighbour is hidden, the small one keeps more than 30 %.
+    On a busy machine, launches come late for a while, which makes a share smaller."""
     said = {name: [json.loads(line) for line in engine.log(name).splitlines()] for name in SHARES}
-    return said if all(len(one) >= lines for one in said.values()) else None
+    if any(len(one) < SETTLES for one in said.values()):
+        return None
+    means = {name: sum(line["share"] for line in one[-LAST:]) / LAST for name, one in said.items()}
+    return said if 4 < means["small"] < 13 and means["large"] > 80 else None
 
 
 def test_memory_that_the_driver_takes_in_a_container_counts_and_that_of_the_neighbour_does_not(engine: Engine) -> None:

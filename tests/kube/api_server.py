@@ -48,8 +48,8 @@ class Refusal:
 class ApiServer:
     """The pods, their history, who watches, and what is to go wrong next.
 
-    Nodes, quotas, events, leases, profiles, groups and claims are each kept by another one of its kind, with versions
-    of its own, which `merge` and `remove` change.
+    Nodes, quotas, events, leases, profiles, groups, claims and slices are each kept by another one of its kind, with
+    versions of its own, which `merge` and `remove` change.
     """
 
     def __init__(self, *, with_nodes: bool = True) -> None:
@@ -60,6 +60,11 @@ class ApiServer:
         self.profiles = ApiServer(with_nodes=False) if with_nodes else self
         self.groups = ApiServer(with_nodes=False) if with_nodes else self
         self.claims = ApiServer(with_nodes=False) if with_nodes else self
+        self.slices = ApiServer(with_nodes=False) if with_nodes else self
+        self.classes = ApiServer(with_nodes=False) if with_nodes else self
+        self.templates = ApiServer(with_nodes=False) if with_nodes else self
+        self.keeps: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda spec: spec
+        """What is kept of the spec of an object that is applied; None: it is invalid."""
         self.pods: dict[Key, Pod] = {}
         self.budgets: dict[str, int] = {}
         """How often each pod may be evicted, by name; other pods may always be evicted."""
@@ -213,7 +218,7 @@ class ApiServer:
             yield self
         finally:
             server.close()
-            for one in (self.nodes, self.quotas, self.events, self.leases, self.profiles, self.groups):
+            for one in (self.nodes, self.quotas, self.events, self.leases, self.profiles, self.groups, self.slices):
                 one.reset_watches()
             self.reset_watches()
             for task in list(self._tasks):
@@ -248,6 +253,9 @@ class ApiServer:
             "workloadprofiles": self.profiles,
             "podgroups": self.groups,
             "resourceclaims": self.claims,
+            "resourceslices": self.slices,
+            "deviceclasses": self.classes,
+            "resourceclaimtemplates": self.templates,
         }
         for plural, other in kept.items():
             if other is not self and plural in asked.path.split("/"):
@@ -317,7 +325,9 @@ class ApiServer:
     def _one(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
         path = asked.path.replace("/apis/coordination.k8s.io/", "/api/").replace("/apis/resource.k8s.io/", "/api/")
         parts = path.strip("/").split("/")  # api v1 namespaces NAMESPACE pods [NAME [PART]]
-        if parts[2] == "nodes":
+        if parts[2] == "resourceslices" and asked.method == "PATCH":
+            return self._apply(asked, parts[3], writer)
+        if parts[2] in ("nodes", "resourceslices"):
             return self._one_of_cluster(asked, parts[3], writer)
         if parts[3] == "workloadprofiles":
             return self._one_of_cluster(asked, parts[4] if len(parts) > 4 else "", writer)
@@ -364,6 +374,21 @@ class ApiServer:
         _write(writer, 201, {"kind": "Status", "status": "Success"})
         return True
 
+    def _apply(self, asked: Asked, name: str, writer: asyncio.StreamWriter) -> bool:
+        """A server-side apply to an object whose spec has no other manager."""
+        body = json.loads(asked.body)
+        spec = self.keeps(deepcopy(body["spec"]))
+        if spec is None:
+            return _write_status(writer, 422, "Invalid", "not a valid spec")
+        if "dryRun" in asked.query:
+            there = self.pods.get(("", name), {"metadata": {"uid": "", "resourceVersion": ""}})
+            body["metadata"] = there["metadata"] | body["metadata"]
+            _write(writer, 200, body | {"spec": spec})
+            return True
+        self.pods.get(("", name), {}).pop("spec", None)
+        _write(writer, 200, self.merge(name, body | {"spec": spec}))
+        return True
+
     def _one_of_cluster(self, asked: Asked, name: str, writer: asyncio.StreamWriter) -> bool:
         if asked.method == "POST":
             body = json.loads(asked.body)
@@ -408,10 +433,14 @@ class Watcher:
         self._writer.transport.abort()
 
 
+LISTED = (
+    *("/pods", "/nodes", "/resourcequotas", "/workloadprofiles", "/podgroups", "/events", "/resourceclaims"),
+    *("/resourceslices", "/deviceclasses", "/resourceclaimtemplates"),
+)
+
+
 def _kind_of(asked: Asked) -> str:
-    if asked.method == "GET" and asked.path.endswith(
-        ("/pods", "/nodes", "/resourcequotas", "/workloadprofiles", "/podgroups", "/events", "/resourceclaims")
-    ):
+    if asked.method == "GET" and asked.path.endswith(LISTED):
         return "watch" if asked.query.get("watch") else "list"
     return asked.method
 

@@ -4,7 +4,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,7 @@ PACE = Pace(silence_s=5, watches_s=0.01, lists_s=0.01)
 MEMORY = "nvidia.com/gpumem"
 KEY = b"a key"
 DECISIONS_KEY = b"another key"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """the machine may be busy"""
 LEASE = ("cotenant-system", "cotenant-scheduler")
 KNOWS = {WHY_HEADER: KEY.decode()}
@@ -49,8 +49,8 @@ class ControlPlane:
     api_port: int
     lines: list[str] = field(default_factory=list)
 
-    def add_node(self, name: str, cards: int = 1, memory: int = 16_000) -> None:
-        add_node(self.server, name, cards, memory)
+    def add_node(self, name: str, cards: int = 1, memory: int = 16_000, **more: Any) -> None:
+        add_node(self.server, name, cards, memory, **more)
 
     def add_pod(self, name: str, memory: int = 6000, annotations: dict[str, str] | None = None, **spec: object) -> Pod:
         return add_pod(self.server, name, memory, annotations, **spec)
@@ -109,9 +109,14 @@ class ControlPlane:
         return [one["message"] for one in self.server.events.pods.values() if one["reason"] == reason]
 
 
-def add_node(server: ApiServer, name: str, cards: int = 1, memory: int = 16_000) -> None:
+def add_node(
+    server: ApiServer, name: str, cards: int = 1, memory: int = 16_000, kind: str = "T4", numa: Sequence[int] = ()
+) -> None:
     """A node whose agent has told of these cards."""
-    gpus = tuple(Gpu(uuid=f"GPU-{name}-{card}", type="T4", memory=MiB(memory)) for card in range(cards))
+    gpus = tuple(
+        Gpu(uuid=f"GPU-{name}-{card}", type=kind, memory=MiB(memory), numa=numa[card] if numa else None)
+        for card in range(cards)
+    )
     inventory = inventory_for(Machine(name=name, gpus=gpus), Vendor.NVIDIA)
     server.nodes.merge(name, {"metadata": {"annotations": {INVENTORY: inventory}}})
 

@@ -114,6 +114,7 @@ def named(objects: Iterator[Json] | list[Json]) -> dict[tuple[str, str], Json]:
     return {(one["kind"], one["metadata"]["name"]): one for one in objects}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_helm_and_cotenant_make_the_same_objects(values: Json, template: Callable[..., Any]) -> None:
     done = template(values, *(word for api in APIS for word in ("--api-versions", api)))
@@ -148,6 +149,7 @@ def test_the_scheduler_may_write_allocations_if_claims_are_enabled(enabled: bool
     assert patched & wanted == (wanted if enabled else set())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "why", "helms"),
     [
@@ -173,6 +175,7 @@ def test_what_could_not_work_is_refused_by_both(
     assert helms in done.stderr
 
 
+@pytest.mark.slow
 def test_a_kubernetes_that_is_too_old_is_refused_by_both(template: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match=r"runs Kubernetes v1.29.9-gke.1, and cotenant needs 1.30 or later"):
         ours({}, version="v1.29.9-gke.1")
@@ -195,6 +198,7 @@ STEPS = {
 """the version that is installed, another one, and whether that can follow"""
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_skips_a_release_is_refused_by_both(helm_program: Path, tmp_path: Path) -> None:
     names = (chart_folder() / "templates" / "_names.tpl").read_text()
     include = '{{ include "cotenant.upgradeObstacle" . | quote }}'
@@ -312,6 +316,7 @@ def test_templates_that_fail_raise_their_message() -> None:
         templates.render(templates.add("t", '{{ fail "no way" }}'), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "value"),
     [

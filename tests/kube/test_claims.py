@@ -7,7 +7,9 @@ import json
 from typing import Any
 
 from cotenant.kube.api.claims import FINALIZER
+from cotenant.kube.api.objects import moment_of
 from cotenant.kube.codec.assignment import RECORD, decode_record
+from cotenant.kube.codec.claim_requests import ADMIN
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.settings import ClaimsPart, KubeSettings
@@ -21,7 +23,7 @@ CLAIMS = KubeSettings(claims=ClaimsPart(enabled=True))
 
 def spec_of(memory: str | None, **more: Any) -> dict[str, Any]:
     """What a claim requests: so much of a shared GPU, or a whole one."""
-    exactly = {"deviceClassName": WHOLE if memory is None else SHARED, **more}
+    exactly = {"deviceClassName": WHOLE if memory is None else SHARED} | more
     share = {"apiVersion": PARAMETERS, "kind": "GpuShare", "memory": memory}
     config = [] if memory is None else [{"opaque": {"driver": DRIVER, "parameters": share}}]
     return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}], "config": config}}
@@ -85,7 +87,10 @@ def test_claims_and_pods_of_the_device_plugin_share_one_card_in_one_ledger() -> 
         found = allocation(server, "one")
         assert found is not None
         (device,) = found["devices"]["results"]
-        assert device == {"request": "gpu", "driver": DRIVER, "pool": "n1", "device": device_name("GPU-n1-0")}
+        own = {"request": "gpu", "driver": DRIVER, "pool": "n1", "device": device_name("GPU-n1-0")}
+        assert {name: device[name] for name in own} == own
+        assert device["consumedCapacity"] == {"memory": "6000Mi", "compute": "0"}
+        assert moment_of(found["allocationTimestamp"]) > 0  # kube-scheduler 1.36 would try to add it
         assert server.claims.pods["team", "one"]["metadata"]["finalizers"] == [FINALIZER]
         assert bind(server, "one")["spec"]["nodeName"] == "n1"
         assert given_by(server) == {"GPU-n1-0": 12_000}
@@ -116,6 +121,16 @@ def test_a_pod_that_skipped_the_gate_is_decided_before_its_claim_is_allocated() 
     play(story, CLAIMS)
 
 
+def test_a_pod_that_skipped_the_gate_is_told_why_its_claim_is_not_allocated() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_node(plane)
+        add(plane.server, "one", "20000Mi", gated=False)
+        await until(lambda: plane.events("Queued"))
+        assert "needs 20000 MiB" in plane.events("Queued")[0]
+
+    play(story, CLAIMS)
+
+
 def test_pods_whose_claims_are_for_other_devices_lose_our_gate() -> None:
     async def story(plane: ControlPlane) -> None:
         add_pod(plane.server, "other")
@@ -125,6 +140,18 @@ def test_pods_whose_claims_are_for_other_devices_lose_our_gate() -> None:
         add_claim(plane.server, "other", spec)
         await until(lambda: plane.server.pods["team", "other"]["spec"]["schedulingGates"] == [])
         assert RECORD not in plane.server.pods["team", "other"]["metadata"]["annotations"]
+
+    play(story, CLAIMS)
+
+
+def test_claims_of_administrators_are_left_to_kube_scheduler() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_node(plane)
+        add_claim(plane.server, "monitor", spec_of(None, deviceClassName=ADMIN, adminAccess=True, allocationMode="All"))
+        add_pod(plane.server, "monitor")
+        await until(lambda: plane.server.pods["team", "monitor"]["spec"]["schedulingGates"] == [])
+        assert allocation(plane.server, "monitor") is None
+        assert given_by(plane.server) == {}
 
     play(story, CLAIMS)
 
@@ -163,25 +190,6 @@ def test_a_node_on_which_kube_scheduler_does_not_place_the_pod_is_avoided() -> N
         await until(lambda: is_ready(server, "one") and list(given_by(server)) not in ([], [first]))
         assert {first, *given_by(server)} == {"GPU-n1-0", "GPU-n2-0"}
         await until(lambda: any("does not place it" in text for text in plane.events("NoRoom")))
-
-    play(story, CLAIMS)
-
-
-def test_a_claim_serves_one_pod_at_a_time() -> None:
-    async def story(plane: ControlPlane) -> None:
-        server = plane.server
-        await with_node(plane)
-        add(server, "one", "1Gi")
-        add_pod(server, "two", claim="one")
-        await until(lambda: len(given_by(server)) == 1 and allocation(server, "one"))
-        names = [name for name in ("one", "two") if RECORD in plane.pod(name)["metadata"]["annotations"]]
-        assert len(names) == 1
-        (other,) = {"one", "two"} - set(names)
-        await plane.knows("one", "two")
-        why = await plane.why(other)
-        assert f"pod {names[0]} uses it" in json.dumps(why)
-        plane.end(names[0])
-        await until(lambda: RECORD in plane.pod(other)["metadata"]["annotations"])
 
     play(story, CLAIMS)
 
@@ -241,9 +249,10 @@ def test_invalid_claims_wait_with_a_sentence() -> None:
         without = spec_of("1Gi") | {"config": []}
         without["devices"]["config"] = []
         wrong = {
-            "selected": (spec_of("1Gi", selectors=[{"cel": {"expression": "true"}}]), "selectors are not supported"),
-            "all": (spec_of(None, allocationMode="All"), "write a count"),
-            "unstated": (without, "needs parameters that state the memory"),
+            "admin": (spec_of(None, adminAccess=True), f"need the device class {ADMIN}"),
+            "no-admin": (spec_of(None, deviceClassName=ADMIN), f"class {ADMIN} is for requests with adminAccess"),
+            "mode": (spec_of(None, allocationMode="Most"), "write ExactCount or All"),
+            "unstated": (without, "needs the memory"),
             "huge": (spec_of("5000Gi"), "up to 1 TiB"),
         }
         for name, (spec, _) in wrong.items():

@@ -60,6 +60,8 @@ class Cluster:
         return msgspec.convert({"metadata": {"name": name}, "template": {"spec": {"hostPID": True}}}, kind.of)
 
     async def pages(self, kind: Kind[Any], which: Selection, *, page: int) -> AsyncIterator[Any]:
+        if kind.plural == "resourceslices":  # claims are not enabled
+            raise ApiError("GET", 403, "Forbidden", "")
         found = self.nodes if kind.plural == "nodes" else [one for one in self.pods if _matches(one, which)]
         yield SimpleNamespace(items=msgspec.convert(found, list[kind.of]), unread=())  # type: ignore[name-defined]
 
@@ -71,8 +73,6 @@ class Cluster:
         return msgspec.convert({}, kind.of)
 
     async def delete(self, kind: Kind[Any], name: str, **_: Any) -> None:
-        if kind.plural == "resourceslices":  # no agent of this cluster publishes one
-            raise ApiError("DELETE", 404, "NotFound", "")
         self.deleted.append(f"{kind.plural} {name}")
         if kind.plural in ("daemonsets", "pods"):
             key, value = ("labels", labels_of(name)) if kind.plural == "daemonsets" else ("name", name)

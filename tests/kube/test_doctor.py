@@ -221,6 +221,12 @@ FAULTS: list[tuple[str, str, int, Callable[[Facts], Facts]]] = [
     ("kubelet", "kubelet cannot start pods", ERRORS_EXIT, with_node(node(**{AWAY: "not connected"}))),
     ("kubelet", "its inventory cannot be read", ERRORS_EXIT, with_node(node(**{INVENTORY: "{}"}))),
     (
+        "claims",
+        "kubelet has not registered",
+        ERRORS_EXIT,
+        with_node(node(**{REPORT: report_for(VERSION, None, claims="kubelet has not registered driver x")})),
+    ),
+    (
         "plugins",
         "also has volcano.sh/vgpu-number of Volcano's vGPU plugin",
         ERRORS_EXIT,

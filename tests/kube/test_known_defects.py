@@ -394,6 +394,7 @@ def marked() -> dict[tuple[str, str], list[bool]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "defect"), [(file, defect) for file in ELSEWHERE for defect in ELSEWHERE[file]])
 def test_a_defect_that_is_tested_elsewhere_is(
     file: str, defect: str, marked: dict[tuple[str, str], list[bool]]
@@ -403,5 +404,6 @@ def test_a_defect_that_is_tested_elsewhere_is(
     assert all(tests), f"the test of {file} that is marked with this defect is skipped, or checks nothing"
 
 
+@pytest.mark.slow
 def test_every_defect_that_marks_a_test_is_listed(marked: dict[tuple[str, str], list[bool]]) -> None:
     assert marked.keys() == {(file, defect) for file, defects in ELSEWHERE.items() for defect in defects}

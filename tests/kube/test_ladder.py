@@ -5,19 +5,23 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cotenant.core.isolation import Fallback, Offer, Rung
-from cotenant.core.model import Reason
+from cotenant.core.model import Container, Reason
+from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.objects import Pod, PodClaim
 from cotenant.kube.codec.assignment import mps_rung
+from cotenant.kube.codec.claimed import Claimed, ClaimPart
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.ladder import Ladder
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.settings import IsolationPart, KubeSettings, parse_settings
+from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import GPU, MEMORY, args, bound, chosen, machine, node, place, placer_of, state_of, waiting
 
@@ -50,6 +54,17 @@ class Cluster:
         found = self.placer.choose(one, on, 0.0, 1)
         assert isinstance(found, Reason), found
         return str(found)
+
+
+def claiming() -> Pod:
+    """A pod that requests its GPUs by a claim."""
+    one = waiting("claiming", {})
+    spec = msgspec.structs.replace(one.spec, resource_claims=(PodClaim(name="gpu", resource_claim_name="gpu"),))
+    return msgspec.structs.replace(one, spec=spec)
+
+
+def _uuids(allocation: Allocation) -> set[str]:
+    return {share.gpu for held in allocation.record.containers for share in held.gpus}
 
 
 def _with(gpu: Any, offer: Offer) -> Any:
@@ -88,6 +103,25 @@ def test_a_gpu_under_mps_takes_clients_of_mps_only_and_the_others_go_elsewhere()
     other = Cluster(VOLTA)
     other.place("a")
     assert "that no job of another isolation than mps uses" in other.refusal(pod("b", "mps"))
+
+
+@pytest.mark.parametrize("settings", [IsolationPart(), IsolationPart(default=Rung.MPS)])
+def test_a_pod_with_claims_shares_no_gpu_with_clients_of_mps(settings: IsolationPart) -> None:
+    cluster = Cluster(VOLTA, VOLTA, settings=settings)
+    cluster.place("client", "mps")
+    (client,) = cluster.state.allocations_on("n1").values()
+    part = ClaimPart(
+        holder="app-0", claim="uid", request="gpu", container=Container(memory=MiB(100), compute=MilliGpu(0))
+    )
+    claimed = Claimed(options=((part,),))
+    by_claims = Settings(granted_rung=cluster.settings.granted_rung, claimed=lambda pod: claimed)
+    choice = chosen(placer_of(cluster.state, settings=by_claims), claiming(), "n1")
+    assert choice.allocation is not None
+    assert _uuids(choice.allocation) & _uuids(client) == set()
+    one_gpu = Cluster(VOLTA, settings=settings)
+    one_gpu.place("client", "mps")
+    found = placer_of(one_gpu.state, settings=by_claims).choose(claiming(), "n1", 0.0, 1)
+    assert "GPUs under MPS take no such job" in str(found)
 
 
 def test_the_rung_survives_a_restart_of_the_scheduler() -> None:

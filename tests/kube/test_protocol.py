@@ -18,6 +18,7 @@ from cotenant.kube.scheduler.protocol import (
     MetaVictims,
     NodeQuery,
     PreemptionResult,
+    are_equal,
     decode_args,
     decode_binding,
     decode_preemption,
@@ -127,3 +128,8 @@ def test_a_binding_of_what_can_have_no_such_name_is_refused(field: str, name: st
         return
     with pytest.raises(InputError, match=f"not the arguments of a binding: {field}"):
         decode_binding(json.dumps({**valid, field: name}).encode())
+
+
+@pytest.mark.parametrize(("other", "equal"), [("abc", True), ("abd", False), ("ab", False), ("abcd", False)])
+def test_equal_sets_of_names_are_recognised(other: str, equal: bool) -> None:
+    assert are_equal(frozenset("cba"), frozenset(other)) == equal

@@ -257,6 +257,8 @@ class ClaimsPart(_Section, frozen=True):
 
     enabled: bool = False
     """Whether ResourceClaims of our device classes are allocated. Needs Kubernetes 1.34 or later."""
+    convert: bool = False
+    """Whether new pods that request GPUs under resources get them by claims, if claims can express the request."""
 
 
 class NamespacePart(_Section, frozen=True):

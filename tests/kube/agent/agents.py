@@ -15,6 +15,7 @@ import msgspec
 from cotenant.core.model import ContainerKind, Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import Folder, HostPlaces, at, slice_name
+from cotenant.kube.agent.claim_driver import ReadClaim
 from cotenant.kube.agent.plugin import Plugins
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
@@ -66,6 +67,7 @@ class Node:
         strict: bool = False,
         by_cdi: bool = False,
         claims: bool = False,
+        read_claim: ReadClaim | None = None,
         known_s: float = 20.0,
     ) -> AsyncIterator[Plugins]:
         """The plugins at work."""
@@ -79,6 +81,7 @@ class Node:
             strict=strict,
             by_cdi=by_cdi,
             claims=claims,
+            read_claim=read_claim,
             look_s=0.05,
             known_s=known_s,
         )

@@ -13,7 +13,7 @@ import grpc
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.proto import podresources_pb2 as listing
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 class Kubelet:

@@ -50,6 +50,14 @@ class World:
         return self.folder(container) / "list"
 
 
+def test_containers_that_share_a_claim_have_one_list(world: World) -> None:
+    world.start(10, 1, ONE, MAIN)
+    world.start(20, 1, OTHER, LONE)
+    set_mount(world.proc, 20, world.folder(MAIN))
+    world.members.update(used_by(10, 20))
+    assert [one.host_pid for one in read_list(world.path(MAIN))] == [10, 20]
+
+
 def used_by(*pids: int) -> list[GpuUsage]:
     processes = tuple(ProcessUsage(pid, MiB(100), None) for pid in pids)
     return [GpuUsage(uuid="GPU-a", used_mib=MiB(100), utilisation=None, processes=processes)]

@@ -8,9 +8,10 @@ the claim unprepared. All steps can be repeated, also while the containers run.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -18,7 +19,7 @@ from msgspec import Meta
 
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, ensure_slice, own_mounts, remove_slice
-from cotenant.kube.agent.strict import KIND, Owned, VendorEdits, edits_for, forget_spec, write_spec
+from cotenant.kube.agent.strict import KIND, Owned, VendorEdits, edits_for, forget_spec, spec_path, write_spec
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import Share
 from cotenant.kube.codec.keys import container_key
@@ -32,6 +33,7 @@ FOLDER = "claims"
 """Of the records of prepared claims."""
 LIMITS_NAME = "limits"
 """The folder of a slice with the limits of a claim. It is mounted as a whole, so that the file can be replaced."""
+NO_EDITS: Mapping[str, list[Any]] = MappingProxyType({})
 _SUFFIX = ".json"
 
 
@@ -41,9 +43,13 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
     version: Annotated[int, Meta(ge=VERSION, le=VERSION)] = VERSION
     uid: str
     pod: str
-    """UID."""
+    """UID of the pod that it was prepared for; others may share it."""
     number: int
-    """Of the container for which the claim counts."""
+    """Of the container of that pod for which the claim counts."""
+    carries: bool = True
+    """Whether it has files. If a container has several claims, the first brings everything."""
+    admin: tuple[str, ...] = ()
+    """GPUs that it shows to an administrator, without limits."""
 
     @property
     def slice(self) -> str:
@@ -70,23 +76,42 @@ class ClaimFiles:
     def _folder(self) -> Path:
         return self.host.lasting.seen / FOLDER
 
-    def prepare(self, claim: PreparedClaim, pod: Pod, shares: Iterable[Share]) -> str:
-        """Makes the files of a claim; returns the full name of its CDI device. CotenantError if it is impossible."""
+    def prepare(
+        self, claim: PreparedClaim, pod: Pod, shares: Iterable[Share], more: Mapping[str, list[Any]] = NO_EDITS
+    ) -> str | None:
+        """Makes the files of a claim; returns the full name of its CDI device, None if it needs none. CotenantError if
+        it is impossible. `more` are further edits of its containers."""
         name, gpus = claim.slice, tuple(share.gpu for share in shares)
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_read_only(self._path(claim.uid), msgspec.json.encode(claim).decode())
+            self._write_down(claim)
+            if not claim.carries:
+                return None
             ensure_slice(self.host, name)
             limits = self.host.slices.seen / name / LIMITS_NAME
             limits.mkdir(exist_ok=True)
             limits.chmod(0o755)  # whatever the umask is: the container may run as any user
-            self.write_limits(claim, pod)
+            self.write_limits(claim, pod, claim.number)
         except OSError as error:
             raise CotenantError(f"{error.filename}: a claim cannot be prepared there: {error.strerror}") from None
         edits = edits_for(self.vendor, gpus, self.host.cdi_folders) if self.strict else VendorEdits()
         own: dict[str, list[Any]] = {"env": self._variables(claim, pod), "mounts": self._mounts(name)}
-        write_spec(self.host.cdi, name, self.vendor, Owned(gpus, sure=True), edits.adding(own))
+        edits = edits.adding(own).adding(dict(more))
+        write_spec(self.host.cdi, name, self.vendor, Owned(gpus, sure=True), edits)
         return f"{KIND}={name}"
+
+    def prepare_for_admin(self, claim: PreparedClaim) -> str:
+        """Makes the CDI device of a claim that shows GPUs to an administrator; returns its full name."""
+        try:
+            self._write_down(claim)
+        except OSError as error:
+            raise CotenantError(f"{error.filename}: a claim cannot be prepared there: {error.strerror}") from None
+        edits = edits_for(self.vendor, claim.admin, self.host.cdi_folders) if self.strict else VendorEdits()
+        write_spec(self.host.cdi, claim.slice, self.vendor, Owned(claim.admin, sure=True), edits)
+        return f"{KIND}={claim.slice}"
+
+    def _write_down(self, claim: PreparedClaim) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_read_only(self._path(claim.uid), msgspec.json.encode(claim).decode())
 
     def unprepare(self, uid: str) -> None:
         """Removes the files of a claim, if there are any; CotenantError if they cannot be removed."""
@@ -102,10 +127,16 @@ class ClaimFiles:
         """All claims that were prepared; CotenantError if one cannot be read."""
         return [decode(path.read_bytes(), PreparedClaim, str(path)) for path in self._folder.glob(f"*{_SUFFIX}")]
 
-    def write_limits(self, claim: PreparedClaim, pod: Pod) -> None:
-        """Writes the limits that the assignment of the pod says now, if they have changed; OSError if it cannot."""
+    def is_whole(self, claim: PreparedClaim) -> bool:
+        """Whether the files of a claim are there: another program may have removed them."""
+        spec, region = spec_path(self.host.cdi, claim.slice), self.host.regions.seen / claim.slice
+        return all(path.is_file() for path in ([spec] if claim.admin else [spec, region] if claim.carries else []))
+
+    def write_limits(self, claim: PreparedClaim, pod: Pod, number: int) -> None:
+        """Writes the limits that the assignment of the pod says now for this container, if they have changed; OSError
+        if it cannot."""
         path = self.host.slices.seen / claim.slice / LIMITS_NAME / LIMITS
-        text = pod.metadata.annotations.get(container_key(claim.number, LIMITS), "")
+        text = pod.metadata.annotations.get(container_key(number, LIMITS), "")
         if not path.is_file() or path.read_text() != text:
             write_read_only(path, text)
 

@@ -53,9 +53,12 @@ class SliceMembers:
             found = (self._place_of(process.host_pid) for process in members[container])
             if (place := next((one for one in found if one is not None), None)) is not None:
                 self._places[container] = place
-        for container, place in self._places.items():
+        by_folder: dict[Path, list[SliceProcess]] = {}
+        for container, place in self._places.items():  # containers that share a ResourceClaim have one slice
+            by_folder.setdefault(place.folder, []).extend(members.get(container, ()))
+        for folder, processes in by_folder.items():
             try:
-                write_list(place.folder / PROCESSES.name, members.get(container, ()))
+                write_list(folder / PROCESSES.name, processes)
             except OSError as error:
                 self._error_log.report("processes", f"{error.filename}: {error.strerror}")
 

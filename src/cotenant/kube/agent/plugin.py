@@ -18,8 +18,9 @@ from pathlib import Path
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import HostPlaces, Unclaimed, prepare, tidy_slices
-from cotenant.kube.agent.claim_driver import ClaimDriver
+from cotenant.kube.agent.claim_driver import ClaimDriver, ReadClaim
 from cotenant.kube.agent.claim_files import ClaimFiles
+from cotenant.kube.agent.claim_health import Faults
 from cotenant.kube.agent.mps import NodeMps
 from cotenant.kube.agent.podresources import Listed, list_devices
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
@@ -158,11 +159,13 @@ class Plugins:
         by_cdi: bool = False,
         mps: NodeMps | None = None,
         claims: bool = False,
+        faults: Faults = dict,
+        read_claim: ReadClaim | None = None,
         on_watch_change: Callable[[], object] = lambda: None,
         look_s: float = LOOK_S,
         known_s: float = KNOWN_S,
     ) -> None:
-        self._resources = tuple(resources)
+        self._resources, self._faults, self._read_claim = tuple(resources), faults, read_claim
         self._look_s = look_s
         self._state = PluginState(
             machine=machine,
@@ -193,12 +196,19 @@ class Plugins:
             kubelet=state.host.kubelet,
             known_s=state.known_s,
             made=state.regions.hold,
+            faults=self._faults,
+            mps=state.mps,
+            read_claim=self._read_claim,
         )
 
     def pods_changed(self) -> None:
         """Call it in the loop of `run` if a pod of the node has changed."""
         if self._driver is not None:
             self._driver.pods_changed()
+
+    def claims_problem(self) -> str | None:
+        """What is wrong with ResourceClaims on this node; None: nothing, or they are not enabled."""
+        return None if self._driver is None else self._driver.problem()
 
     def is_watched(self) -> bool:
         """Whether kubelet watches every resource, so that it can start containers with GPUs."""
@@ -240,6 +250,8 @@ class Plugins:
         host, error_log = self._state.host, self._state.error_log
         try:
             listed = await self.listed()
+            if self._driver is not None:
+                await self._driver.restore()
             # Also if claims were disabled since: the containers that have them run on, and need their limits.
             claims = [claim.slice for claim in self._claim_files.prepared()]
             # Kubelet does not list plain init containers, so nothing is removed while one may run.

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -40,16 +41,27 @@ from cotenant.kube.agent.reporting import (
     host_memory_note,
     scaling_note,
 )
-from cotenant.kube.agent.resource_slices import keep_published as publish_slices
+from cotenant.kube.agent.resource_slices import NodeDevices, OwnSlices
 from cotenant.kube.agent.simulating import AUTO, Simulation
 from cotenant.kube.agent.totals import NodeTotals
 from cotenant.kube.agent.training import Training
 from cotenant.kube.api.access import Access, find_access
+from cotenant.kube.api.claims import CLAIMS
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.metrics import count_request
 from cotenant.kube.codec.agent_report import REPORT, nvidia_driver, report_for
-from cotenant.kube.codec.inventory import AWAY, CLOSED, GRANTS, ORPHANS, SERVERS, USED, ClosedGpu, closed_for
+from cotenant.kube.codec.inventory import (
+    AWAY,
+    CLOSED,
+    GRANTS,
+    ORPHANS,
+    SERVERS,
+    USED,
+    ClosedGpu,
+    closed_for,
+    cordoned_gpus,
+)
 from cotenant.kube.codec.withdrawing import take_back
 from cotenant.kube.settings import KubeSettings, MetricsPart, read_settings
 from cotenant.node.agent import JobEvent
@@ -147,6 +159,9 @@ class Agent:
         self._grants: PodGrants | None = None
         """None: the GPUs were not found yet."""
         self._plugins: Plugins | None = None
+        self._other_drivers: str | None = None
+        """That drivers of others publish the same GPUs."""
+        self._claims_problem: str | None = None
         self._leaving = False
         self._node = OwnNode(
             self._client,
@@ -283,6 +298,8 @@ class Agent:
                 by_cdi=self._options.mps and vendor.row.cdi_kind is not None,
                 mps=self.mps,
                 claims=self._settings.claims.enabled,
+                faults=lambda: self._usage.faults,
+                read_claim=lambda namespace, name: self._client.get(CLAIMS, name, namespace=namespace),
                 on_watch_change=self._changed.set,
             )
             self._plugins = plugins
@@ -313,10 +330,7 @@ class Agent:
                 tasks.create_task(self._comparison.run(plugins.listed))
                 tasks.create_task(self._say_when_published(backend))
                 if self._settings.claims.enabled:
-                    report = self._reporter("claims")
-                    tasks.create_task(
-                        publish_slices(self._client, lambda: self._machine, lambda: self._node.uid, report)
-                    )
+                    tasks.create_task(self._own_slices(vendor).run())
                 if self._options.simulate == AUTO and backend.vendor is Vendor.SIMULATED:
                     self._say("agent: SIMULATES GPUs, because no node of the cluster has any")
                     tasks.create_task(self._end_simulation())
@@ -325,6 +339,39 @@ class Agent:
                     tasks.create_task(self._run_mps(self.mps))
         finally:
             backend.close()
+
+    def _own_slices(self, vendor: Vendor) -> OwnSlices:
+        return OwnSlices(
+            self._client,
+            self._options.node,
+            lambda: self._devices(vendor),
+            report=self._reporter("claims"),
+            say=self._say,
+            shared=self._note_other_drivers,
+            pace=self._intervals.pace,
+            least_s=self._intervals.patches_s,
+        )
+
+    def _devices(self, vendor: Vendor) -> NodeDevices | None:
+        """What ResourceSlices say; None: the node is not known yet."""
+        uid, cordoned = self._node.uid, cordoned_gpus(self._node.annotations)
+        machine = unhealthy(self._machine, {} if self.mps is None else self.mps.published())
+        gpus = tuple(replace(gpu, cordoned=gpu.uuid in cordoned) for gpu in machine.gpus)
+        if uid is None:
+            return None
+        return NodeDevices(machine=replace(machine, gpus=gpus), vendor=vendor, driver=self._driver, uid=uid)
+
+    def _note_other_drivers(self, text: str | None) -> None:
+        self._other_drivers = text
+
+    def _report_claims(self, plugins: Plugins) -> None:
+        """Publishes what is wrong with claims, if that has changed."""
+        problem = "; ".join(filter(None, (plugins.claims_problem(), self._other_drivers))) or None
+        if problem != self._claims_problem:
+            self._claims_problem = problem
+            if problem is not None:
+                self.error_log.report("claims", problem)
+            self._node.want({REPORT: report_for(__version__, self._driver, claims=problem)})
 
     async def _end_simulation(self) -> NoReturn:
         """Ends the agent as soon as the cluster has real GPUs: then no pod may get simulated ones."""
@@ -358,6 +405,7 @@ class Agent:
     async def _keep_looking(self, backend: Backend, plugins: Plugins, members: SliceMembers) -> NoReturn:
         while True:
             await asyncio.sleep(self._intervals.looks_s)
+            self._report_claims(plugins)
             machine = await self._gpus.looked(backend, self._machine)
             self._usage.publish(machine, lambda usage: beyond_assignment(self._comparison.memory_of_pods(usage)))
             if self.training.is_measuring:

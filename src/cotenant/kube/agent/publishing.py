@@ -55,6 +55,11 @@ class OwnNode:
         """UID of the node; None: it is not known yet."""
         return None if self._node is None else self._node.metadata.uid
 
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The annotations that the node has now."""
+        return {} if self._node is None else self._node.metadata.annotations
+
     def want(self, annotations: Mapping[str, str | None] | None = None, totals: Totals | None = None) -> None:
         """Adds to what the node should carry from now on."""
         self._annotations |= annotations or {}

@@ -55,10 +55,10 @@ def handler_for(service: str, unary: Mapping[str, Unary], streams: Mapping[str, 
     return grpc.method_handlers_generic_handler(service, methods)
 
 
-async def serve(path: Path, handler: Handler) -> Server:
+async def serve(path: Path, *handlers: Handler) -> Server:
     """A server that only root can connect to; OSError or RpcError if it cannot listen there."""
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((handler,))
+    server.add_generic_rpc_handlers(handlers)
     try:
         server.add_insecure_port(f"unix:{path}")
     except RuntimeError as error:

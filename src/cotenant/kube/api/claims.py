@@ -15,20 +15,35 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 """Keeps an allocated claim until the pods that use it are gone. Kubernetes deallocates only claims that have it."""
 
 
+class CelSelector(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition in CEL."""
+
+    expression: str = ""
+
+
+class DeviceSelector(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition on a device."""
+
+    cel: CelSelector | None = None
+
+
+class CapacityRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """What is needed of the capacity of each device; Kubernetes has it since 1.34, and by default since 1.36."""
+
+    requests: dict[str, str | int] = {}
+
+
 class ExactRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A request for devices of one class."""
 
+    name: str = ""
+    """Of an alternative: the first that fits counts."""
     device_class_name: str = ""
     count: int = 1
     allocation_mode: str = ""
     admin_access: bool | None = None
-    selectors: tuple[msgspec.Raw, ...] = ()
-
-
-class SubRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One of several requests; the first that fits counts."""
-
-    device_class_name: str = ""
+    selectors: tuple[DeviceSelector, ...] = ()
+    capacity: CapacityRequests | None = None
 
 
 class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -36,7 +51,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     name: str = ""
     exactly: ExactRequest | None = None
-    first_available: tuple[SubRequest, ...] = ()
+    first_available: tuple[ExactRequest, ...] = ()
+    """The first of these that fits counts."""
 
 
 class OpaqueParameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +69,20 @@ class ClaimConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     opaque: OpaqueParameters | None = None
 
 
+class DeviceConstraint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the devices of some requests of a claim have in common; without names, of all."""
+
+    requests: tuple[str, ...] = ()
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
 class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
     """The devices that a claim requests."""
 
     requests: tuple[DeviceRequest, ...] = ()
     config: tuple[ClaimConfiguration, ...] = ()
-    constraints: tuple[msgspec.Raw, ...] = ()
+    constraints: tuple[DeviceConstraint, ...] = ()
 
 
 class ClaimSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,13 +91,15 @@ class ClaimSpec(msgspec.Struct, frozen=True, kw_only=True):
     devices: DeviceClaim = DeviceClaim()
 
 
-class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
+class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A device that a claim was given."""
 
     request: str = ""
     driver: str = ""
     pool: str = ""
     device: str = ""
+    admin_access: bool | None = None
+    """Whether it was given for administration, also if other pods use it."""
 
 
 class AllocatedDevices(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +136,22 @@ class ResourceClaim(msgspec.Struct, frozen=True, kw_only=True):
     status: ClaimStatus = ClaimStatus()
 
 
+class DeviceClassSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The spec of a class."""
+
+    selectors: tuple[DeviceSelector, ...] = ()
+    config: tuple[ClaimConfiguration, ...] = ()
+    extended_resource_name: str | None = None
+    """The extended resource by which Kubernetes 1.36 lets pods request devices of the class without a claim."""
+
+
+class DeviceClass(msgspec.Struct, frozen=True, kw_only=True):
+    """A class of devices that claims name."""
+
+    metadata: Metadata = Metadata()
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
 class ResourceSlice(msgspec.Struct, frozen=True, kw_only=True):
     """The devices that a driver offers on a node; its content is written by us and not read back."""
 
@@ -118,4 +160,7 @@ class ResourceSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CLAIMS = Kind("resourceclaims", ResourceClaim, group=f"apis/{VERSION}")
+TEMPLATES = Kind("resourceclaimtemplates", ResourceSlice, group=f"apis/{VERSION}")
+"""Their content is written by us and not read back."""
+CLASSES = Kind("deviceclasses", DeviceClass, group=f"apis/{VERSION}", cluster_wide=True)
 SLICES = Kind("resourceslices", ResourceSlice, group=f"apis/{VERSION}", cluster_wide=True)

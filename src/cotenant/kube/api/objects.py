@@ -77,6 +77,8 @@ class ClaimUse(msgspec.Struct, frozen=True):
 
     name: str = ""
     """Its name within the pod."""
+    request: str = ""
+    """The only request of the claim whose devices it uses; empty: all."""
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -87,11 +89,25 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     claims: tuple[ClaimUse, ...] = ()
 
 
+class Capabilities(msgspec.Struct, frozen=True):
+    """Linux capabilities that a container gets beyond the usual ones."""
+
+    add: tuple[str, ...] = ()
+
+
+class Security(msgspec.Struct, frozen=True):
+    """The security context of a container."""
+
+    privileged: bool | None = None
+    capabilities: Capabilities = Capabilities()
+
+
 class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The spec of a container."""
 
     name: str = ""
     resources: Resources = Resources()
+    security_context: Security = Security()
     restart_policy: str | None = None
     """`Always` turns an init container into a sidecar."""
 
@@ -118,6 +134,7 @@ class PodClaim(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Its name within the pod."""
     resource_claim_name: str | None = None
     """Of the object; in the status of a pod, None means that none is needed."""
+    resource_claim_template_name: str | None = None
 
 
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -133,6 +150,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     preemption_policy: str | None = None
     """`Never`: no pod is evicted for this one."""
     resource_claims: tuple[PodClaim, ...] = ()
+    host_pid: bool = msgspec.field(name="hostPID", default=False)
+    """Whether its containers see the processes of their node."""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

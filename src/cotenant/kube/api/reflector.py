@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -71,13 +71,15 @@ class Reflector(Generic[T]):
         *,
         pace: Pace = Pace(),  # noqa: B008 -- frozen
         report: Callable[[str], object] = lambda error: None,
+        wait: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`wait` is awaited before each event is handled: events may wait for more urgent work."""
         self.synced = asyncio.Event()
         """Set from the end of the first list on."""
         self.counts: Counter[str] = Counter()
         """Numbers of lists, watches, events, failures and undecodable objects."""
         self._client, self._kind, self._which = client, kind, which
-        self._handler, self._pace, self._report = handler, pace, report
+        self._handler, self._pace, self._report, self._wait = handler, pace, report, wait
         self._objects: dict[Key, T] = {}
         self._version: Version | None = None  # None: list before the next watch
         self._handled: Version | None = None
@@ -210,6 +212,8 @@ class Reflector(Generic[T]):
         try:
             async with asyncio.timeout(self._due_s()) as self._watching, aclosing(watch) as changes:
                 async for change in changes:
+                    if self._wait is not None:
+                        await self._wait()
                     self._apply(change)
                     self._last_heard = time.monotonic()
                     if self._last_heard >= turn + TURN_S:

@@ -30,11 +30,14 @@ class AgentReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """Version of the NVIDIA driver; None: not known."""
     problem: Text | None = None
     """Why the agent has found no GPUs; None: it has found them."""
+    claims: Text | None = None
+    """What is wrong with ResourceClaims on the node; None: nothing, or they are not enabled."""
 
 
-def report_for(version: str, driver: str | None, problem: str | None = None) -> str:
+def report_for(version: str, driver: str | None, problem: str | None = None, claims: str | None = None) -> str:
     """Return the text of the annotation."""
-    about = AgentReport(version=version, driver=driver, problem=None if problem is None else problem[:LONGEST])
+    problem, claims = problem and problem[:LONGEST], claims and claims[:LONGEST]
+    about = AgentReport(version=version, driver=driver, problem=problem, claims=claims)
     return msgspec.json.encode(about).decode()
 
 

@@ -58,7 +58,9 @@ def binding_annotations(
     annotations = {RECORD: encode_record(record)}
     allowed = isolation_in(pod.metadata.namespace, settings)
     assignments: dict[str, list[ContainerAssignment]] = {}
-    for one in request.containers:
+    # A container with several claims has an entry for each of their requests, and limits for all of them together.
+    by_number = {one.number: one for one in reversed((*request.containers, *request.joined))}
+    for one in sorted(by_number.values(), key=lambda one: one.number):
         if record.held_by(one.number):
             dialect, assignment = one.amounts.dialect, _assignment(pod, request, record, machine, one, region)
             limits = replace(
@@ -72,7 +74,7 @@ def binding_annotations(
             own = {LIMITS: limits_text(limits), **_variables(dialect, assignment, rung)}
             annotations |= {container_key(one.number, name): value for name, value in own.items()}
             assignments.setdefault(dialect.name, []).append(assignment)
-    dialects = {one.amounts.dialect.name: one.amounts.dialect for one in request.containers}
+    dialects = {one.amounts.dialect.name: one.amounts.dialect for one in by_number.values()}
     for name, containers in assignments.items():
         annotations |= dialects[name].annotations(dialects[name], containers, moment)
     return checked_annotations(annotations, pod.metadata.annotations)

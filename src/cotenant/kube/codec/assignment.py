@@ -5,7 +5,7 @@
 It carries the pod's UID and node, so a copy of it (in a template, on a pod that was created again) is not valid.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby, islice
 from typing import Annotated
@@ -66,6 +66,11 @@ class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     number: Annotated[int, Meta(ge=0, lt=MOST_NUMBERS)]
     kind: ContainerKind = ContainerKind.APP
     gpus: Annotated[tuple[Share, ...], Meta(min_length=1, max_length=MOST_GPUS)]
+    claim: Annotated[str, Meta(max_length=253)] = ""
+    """UID of the ResourceClaim by which it was given; pods that use one claim have the same GPUs by it, which count
+    once. A container has one entry for each request of its claims."""
+    request: Annotated[str, Meta(max_length=253)] = ""
+    """Of that claim. If it is one of several alternatives: `request/subrequest`."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,8 +86,33 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """In the order in which they start."""
 
     def held_by(self, number: int) -> tuple[Share, ...]:
-        """The shares of the container with this number."""
-        return next((held.gpus for held in self.containers if held.number == number), ())
+        """The shares of the container with this number: by several requests, their sum on each GPU."""
+        found = [held.gpus for held in self.containers if held.number == number]
+        return found[0] if len(found) == 1 else _summed(share for gpus in found for share in gpus)
+
+    def held_by_claim(self, claim: str) -> tuple[Held, ...]:
+        """What was given by the ResourceClaim with this UID, an entry for each request."""
+        return tuple(held for held in self.containers if claim and held.claim == claim)
+
+    def carries(self, claim: str) -> bool:
+        """Whether a ResourceClaim brings everything that its container gets from the node. If a container has several
+        claims, the first does: variables and mounts of two of them would exclude each other."""
+        mine = self.held_by_claim(claim)
+        return bool(mine) and next(held for held in self.containers if held.number == mine[0].number).claim == claim
+
+
+def _summed(shares: Iterable[Share]) -> tuple[Share, ...]:
+    sums: dict[str, Share] = {}
+    for share in shares:
+        other = sums.get(share.gpu)
+        sums[share.gpu] = (
+            share
+            if other is None
+            else msgspec.structs.replace(
+                other, memory=other.memory + share.memory, compute=min(WHOLE_GPU, other.compute + share.compute)
+            )
+        )
+    return tuple(sums.values())
 
 
 def record_for(pod: Pod, request: PodRequest, slot: Slot, machine: Machine) -> Record:
@@ -94,7 +124,11 @@ def record_for(pod: Pod, request: PodRequest, slot: Slot, machine: Machine) -> R
         wanted = one.amounts.container
         own = [machine.gpus[gpu] for gpu in islice(gpus, wanted.gpus)]
         shares = tuple(_share_for(wanted, gpu, rung) for gpu in own)
-        containers.append(Held(number=one.number, kind=wanted.kind, gpus=shares))
+        containers.append(Held(number=one.number, kind=wanted.kind, gpus=shares, claim=one.claim, request=one.request))
+    containers += [
+        Held(number=one.number, kind=one.amounts.container.kind, gpus=one.given, claim=one.claim, request=one.request)
+        for one in request.joined
+    ]
     return Record(
         pod=pod.metadata.uid, node=slot.node, exclusive=request.demand.exclusive, containers=tuple(containers)
     )
@@ -231,9 +265,9 @@ def _uuids(shares: Sequence[Share]) -> list[str]:
 
 
 def checked_record(record: Record) -> Record:
-    """The record; InputError if it names a container or a GPU twice."""
-    numbers = [held.number for held in record.containers]
-    if len(set(numbers)) != len(numbers):
+    """The record; InputError if it names a container, a request of a claim, or a GPU of one of them twice."""
+    named = [(held.claim, held.request) if held.claim else held.number for held in record.containers]
+    if len(set(named)) != len(named):
         raise InputError(f"annotation {RECORD}: a container is listed twice")
     for held in record.containers:
         if len(set(_uuids(held.gpus))) != len(held.gpus):

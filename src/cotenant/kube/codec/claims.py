@@ -2,47 +2,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests for GPUs by ResourceClaims, and the allocation of a claim that follows from the assignment of its pod.
 
-A claim names one of our device classes. The amounts of a shared GPU are opaque parameters of our driver, because
-Kubernetes 1.34 counts no capacity. Nothing in a claim says what a pod has: that is in the record of the pod.
+A claim names one of our device classes, or a class that names our driver. Nothing in a claim says what a pod has: that
+is in the record of the pod.
 """
 
 import re
+import uuid
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice, product
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from cotenant.core.model import Container, ContainerKind
-from cotenant.core.units import MIB_BYTES, WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu
+from cotenant.core.model import ContainerKind
 from cotenant.errors import InputError
-from cotenant.kube.api.claims import AllocatedDevice, DeviceClaim, DeviceRequest, ResourceClaim
-from cotenant.kube.api.objects import Pod, containers_of, has_ended
-from cotenant.kube.codec.amounts import parse_quantity
+from cotenant.kube.api.claims import AllocatedDevice, ResourceClaim
+from cotenant.kube.api.objects import Pod, containers_of, has_ended, time_text
 from cotenant.kube.codec.assignment import RECORD, Record
-from cotenant.kube.codec.settings import MOST_GPUS, MOST_MEMORY
+from cotenant.kube.codec.claim_requests import CLASSES as CLASSES
+from cotenant.kube.codec.claim_requests import DRIVER as DRIVER
+from cotenant.kube.codec.claim_requests import MOST_OPTIONS, ClaimRequest, FindClass, is_ours
+from cotenant.kube.codec.claim_requests import PARAMETERS as PARAMETERS
+from cotenant.kube.codec.claim_requests import SHARED as SHARED
+from cotenant.kube.codec.claim_requests import WHOLE as WHOLE
+from cotenant.kube.codec.claimed import Claimed, ClaimPart
 from cotenant.wire.text import printable
 
-DRIVER = "gpu.cotenant.io"
-SHARED, WHOLE = DRIVER, f"whole.{DRIVER}"
-"""Device classes: a share of a GPU of the size that the claim states, and a GPU that no other tenant uses."""
-CLASSES = (SHARED, WHOLE)
-PARAMETERS = f"{DRIVER}/v1"
 _LONGEST_DEVICE = 63
+_SHARES = uuid.UUID("6ab4d1f0-6f0a-5c39-8a1f-0d8f0c7b5d11")
+"""Namespace of the IDs of shares."""
+
+MISSING = "does not exist yet"
+"""Ends the error about a claim that is not there."""
 
 FindClaim = Callable[[str, str], ResourceClaim | None]
 """Returns a claim by namespace and name; None if there is none."""
-
-
-class GpuShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """The parameters of a claim: what it needs of each of its GPUs."""
-
-    api_version: Literal["gpu.cotenant.io/v1"]
-    kind: Literal["GpuShare"]
-    memory: str | int
-    """A quantity of bytes, such as 4Gi."""
-    compute: Annotated[int, Meta(ge=0, le=100)] = 0
-    """Percent of the compute; 0 claims none and is not limited."""
 
 
 def claim_names(pod: Pod) -> dict[str, str | None]:
@@ -51,7 +47,7 @@ def claim_names(pod: Pod) -> dict[str, str | None]:
     return {one.name: one.resource_claim_name or made.get(one.name) for one in pod.spec.resource_claims}
 
 
-def claims_of(pod: Pod, find: FindClaim) -> dict[str, ResourceClaim]:
+def claims_of(pod: Pod, find: FindClaim, find_class: FindClass) -> dict[str, ResourceClaim]:
     """The claims of a pod that request our GPUs, by their names within the pod. InputError if one is not there: what it
     requests is not known."""
     found = {}
@@ -59,115 +55,90 @@ def claims_of(pod: Pod, find: FindClaim) -> dict[str, ResourceClaim]:
         claim = None if real is None else find(pod.metadata.namespace, real)
         if claim is None:
             what = f"the claim {_short(name)} of the pod" if real is None else f"ResourceClaim {_short(real)}"
-            raise InputError(f"{what} does not exist yet")
-        if is_ours(claim.spec.devices):
+            raise InputError(f"{what} {MISSING}")
+        if is_ours(claim.spec.devices, find_class):
             found[name] = claim
     return found
 
 
-def is_ours(devices: DeviceClaim) -> bool:
-    """Whether a claim requests our GPUs, correctly or not."""
-    return any(
-        name in CLASSES
-        for one in devices.requests
-        for name in (
-            *(() if one.exactly is None else (one.exactly.device_class_name,)),
-            *(sub.device_class_name for sub in one.first_available),
-        )
-    )
-
-
-def claimed_containers(pod: Pod, claims: Mapping[str, ResourceClaim]) -> dict[str, Container]:
+def claimed_by(pod: Pod, claims: Mapping[str, ResourceClaim], read: Callable[[ResourceClaim], ClaimRequest]) -> Claimed:
     """What containers request by these claims of their pod; InputError if a claim cannot be satisfied.
 
     Several containers may use one claim. They share its GPUs and its limits, so it counts once, for the first of them
-    that stays.
+    that stays. A container may use several claims, and has the sum of them.
     """
-    holders: dict[str, Container] = {}
+    holders, choices, one_numa = _holders(pod, claims), [], []
     for name, claim in claims.items():
-        kind, holder = _holder(pod, name)
-        if holder in holders:
-            raise InputError(
-                f"container {_short(holder)}: uses two claims to GPUs; use one, with the number of GPUs as its count"
-            )
         try:
-            holders[holder] = _container(kind, claim.spec.devices)
+            request = read(claim)
         except InputError as error:
             raise InputError(f"ResourceClaim {_short(claim.metadata.name)}: {error}") from None
-    return holders
+        kind, holder = holders[name]
+        # A claim of an init container stays until the pod ends; it counts as in Kubernetes only if it is the only one.
+        several = len(request.options[0]) > 1 or sum(other[1] == holder for other in holders.values()) > 1
+        kind = ContainerKind.SIDECAR if several and kind is ContainerKind.INIT else kind
+        one_numa.append(request.one_numa)
+        choices.append(
+            [
+                tuple(
+                    ClaimPart(
+                        holder=holder,
+                        claim=claim.metadata.uid,
+                        request=part.request,
+                        container=replace(part.container, kind=kind),
+                    )
+                    for part in option
+                )
+                for option in request.options
+            ]
+        )
+    if any(one_numa) and len(claims) > 1:
+        raise InputError("matchAttribute for the NUMA node is supported for pods with one claim to GPUs")
+    found = list(islice(product(*choices), MOST_OPTIONS + 1))
+    if len(found) > MOST_OPTIONS:
+        raise InputError(f"its claims have more than {MOST_OPTIONS} ways to satisfy them; leave fewer choices")
+    options = tuple(tuple(part for parts in option for part in parts) for option in found)
+    return Claimed(options=options, one_numa=any(one_numa))
+
+
+def _holders(pod: Pod, claims: Mapping[str, ResourceClaim]) -> dict[str, tuple[ContainerKind, str]]:
+    """The container for which each claim counts. Containers that share a claim must use the same claims, because
+    variables and limits follow from all claims of a container."""
+    uses = {
+        one.name: (kind, {use.name: use.request for use in one.resources.claims if use.name in claims})
+        for kind, one in containers_of(pod)
+    }
+    found = {}
+    for name, claim in claims.items():
+        users = [(kind, container, names) for container, (kind, names) in uses.items() if name in names]
+        if not users:
+            raise InputError(
+                f"no container uses the claim {_short(name)} of the pod; remove it from spec.resourceClaims"
+            )
+        for _, container, names in users:
+            if names[name] and len(claim.spec.devices.requests) > 1:
+                raise InputError(
+                    f"container {_short(container)}: uses one request of the claim {_short(name)}; use all of them, or"
+                    " a claim for each container"
+                )
+            if set(names) != set(users[0][2]):
+                raise InputError(
+                    f"containers {_short(users[0][1])} and {_short(container)} share the claim {_short(name)}, but not"
+                    " all of their claims to GPUs; let both use the same claims"
+                )
+        kind, container, _ = next((one for one in users if one[0] is not ContainerKind.INIT), users[0])
+        found[name] = kind, container
+    return found
 
 
 def holder_of(pod: Pod, name: str) -> str:
     """The container for which a claim counts; InputError if none uses it."""
-    return _holder(pod, name)[1]
-
-
-def _holder(pod: Pod, name: str) -> tuple[ContainerKind, str]:
     users = [
         (kind, one.name) for kind, one in containers_of(pod) if any(use.name == name for use in one.resources.claims)
     ]
     if not users:
         raise InputError(f"no container uses the claim {_short(name)} of the pod; remove it from spec.resourceClaims")
-    return next((one for one in users if one[0] is not ContainerKind.INIT), users[0])
-
-
-def _container(kind: ContainerKind, devices: DeviceClaim) -> Container:
-    request = _only_request(devices)
-    exactly = request.exactly
-    assert exactly is not None
-    stated = _parameters(devices, request.name)
-    if exactly.device_class_name == WHOLE:
-        if stated is not None:
-            raise InputError(f"class {WHOLE} is for whole GPUs; remove the parameters, or use class {SHARED}")
-        return Container(kind=kind, gpus=exactly.count, memory_percent=WHOLE_MEMORY, memory=MiB(0), compute=WHOLE_GPU)
-    if stated is None:
-        raise InputError(
-            f"class {SHARED} needs parameters that state the memory, such as {{apiVersion: {PARAMETERS}, kind:"
-            f" GpuShare, memory: 4Gi}}; for whole GPUs, use class {WHOLE}"
-        )
-    return Container(
-        kind=kind, gpus=exactly.count, memory=_memory(stated.memory), compute=MilliGpu(stated.compute * 10)
-    )
-
-
-def _only_request(devices: DeviceClaim) -> DeviceRequest:
-    if len(devices.requests) != 1 or devices.constraints:
-        raise InputError("expected one request without constraints; request other devices by another claim")
-    (request,) = devices.requests
-    exactly = request.exactly
-    if exactly is None:
-        raise InputError("firstAvailable is not supported for these GPUs; write exactly")
-    if exactly.selectors:
-        raise InputError("selectors are not supported for these GPUs; annotate the pod with the types that it may use")
-    if exactly.allocation_mode not in ("", "ExactCount") or exactly.admin_access:
-        raise InputError("allocationMode: All and adminAccess are not supported for these GPUs; write a count")
-    if not 1 <= exactly.count <= MOST_GPUS:
-        raise InputError(f"{exactly.count} GPUs, expected 1 to {MOST_GPUS}")
-    return request
-
-
-def _parameters(devices: DeviceClaim, request: str) -> GpuShare | None:
-    found = [
-        one.opaque.parameters
-        for one in devices.config
-        if one.opaque is not None and one.opaque.driver == DRIVER and (not one.requests or request in one.requests)
-    ]
-    if len(found) > 1:
-        raise InputError(f"{len(found)} configurations for driver {DRIVER}, expected 1")
-    try:
-        return msgspec.convert(found[0], GpuShare) if found else None
-    except msgspec.ValidationError as error:
-        raise InputError(f"parameters for driver {DRIVER}: {printable(str(error)[:200])}") from None
-
-
-def _memory(written: str | int) -> MiB:
-    try:
-        mib = -(-parse_quantity(written) // MIB_BYTES)
-    except ValueError as error:
-        raise InputError(f"memory: {error}") from None
-    if not 1 <= mib <= MOST_MEMORY:
-        raise InputError(f"memory: {printable(str(written)[:40])}, expected an amount of up to 1 TiB, such as 4Gi")
-    return MiB(int(mib))
+    return next((one for one in users if one[0] is not ContainerKind.INIT), users[0])[1]
 
 
 # The allocation
@@ -189,22 +160,49 @@ def slice_name(node: str) -> str:
     return f"{node}-{DRIVER}"
 
 
-def allocated_devices(claim: ResourceClaim, record: Record, number: int) -> tuple[AllocatedDevice, ...]:
-    """The devices of a claim whose container has this number."""
-    request = claim.spec.devices.requests[0].name
+def allocated_devices(claim: str, record: Record) -> tuple[AllocatedDevice, ...]:
+    """The devices of the claim with this UID."""
     return tuple(
-        AllocatedDevice(request=request, driver=DRIVER, pool=record.node, device=device_name(share.gpu))
-        for share in record.held_by(number)
+        AllocatedDevice(request=held.request, driver=DRIVER, pool=record.node, device=device_name(share.gpu))
+        for held in record.held_by_claim(claim)
+        for share in held.gpus
     )
 
 
-def allocation_status(devices: tuple[AllocatedDevice, ...], node: str) -> dict[str, Any]:
-    """The allocation of a claim as Kubernetes stores it; kube-scheduler binds its pod only to this node."""
-    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+def allocation_status(claim: str, record: Record, now: datetime) -> dict[str, Any]:
+    """The allocation of a claim as Kubernetes stores it; kube-scheduler binds its pods only to this node.
+
+    Where Kubernetes counts the capacity of devices, it counts what is written here. Otherwise it drops these fields.
+    Without a time, kube-scheduler 1.36 would add one when it reserves the claim, and an allocation cannot be changed.
+    """
+    field = {"key": "metadata.name", "operator": "In", "values": [record.node]}
+    shares = [(held.request, share) for held in record.held_by_claim(claim) for share in held.gpus]
+    results = [
+        {
+            **msgspec.to_builtins(device),
+            "shareID": str(uuid.uuid5(_SHARES, f"{claim} {request} {share.gpu}")),
+            "consumedCapacity": {"memory": f"{share.memory}Mi", "compute": str(-(-share.compute // 10))},
+        }
+        for device, (request, share) in zip(allocated_devices(claim, record), shares, strict=True)
+    ]
     return {
-        "devices": {"results": [msgspec.to_builtins(one) for one in devices]},
+        "devices": {"results": results},
+        "allocationTimestamp": time_text(now),
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
     }
+
+
+def devices_for_admins(claim: ResourceClaim, node: str) -> frozenset[str]:
+    """The devices of a node that a claim gives an administrator; empty unless all of our devices are such.
+
+    The API server lets a claim request that only in a namespace that an administrator has labelled.
+    """
+    allowed = {one.name for one in claim.spec.devices.requests if one.exactly is not None and one.exactly.admin_access}
+    given = () if claim.status.allocation is None else claim.status.allocation.devices.results
+    ours = [one for one in given if one.driver == DRIVER]
+    if not all(one.admin_access and one.request in allowed and one.pool == node for one in ours):
+        return frozenset()
+    return frozenset(one.device for one in ours)
 
 
 def _short(text: str) -> str:

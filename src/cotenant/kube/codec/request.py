@@ -8,6 +8,7 @@ It has no CPU cores and memory of the host: kube-scheduler has checked them befo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,6 +20,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
+from cotenant.kube.codec.claimed import NOTHING_CLAIMED, Claimed, ClaimPart
 from cotenant.kube.codec.constraints import constraints_of
 from cotenant.kube.codec.guaranteed import check_names, is_elastic, stated, with_guarantee
 from cotenant.kube.codec.isolation import ISOLATION, is_enforced, wish_of
@@ -28,6 +30,9 @@ from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, MeasuredMemory, Se
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
+
+if TYPE_CHECKING:
+    from cotenant.kube.codec.assignment import Share
 
 NUMBERS = own_key("containers")
 """Annotation: the names of all containers at admission; the number of a container is its place in this list."""
@@ -49,6 +54,12 @@ class ContainerRequest:
     number: int
     name: str
     amounts: Amounts
+    claim: str = ""
+    """UID of the ResourceClaim by which it requests them."""
+    request: str = ""
+    """Of that claim."""
+    given: "tuple[Share, ...]" = ()
+    """What it has by that claim, because another pod uses it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,12 @@ class PodRequest:
     """Those with GPUs, in the order of the demand."""
     vendor: Vendor | None
     """Whose GPUs it needs; None: it needs no GPU."""
+    joined: tuple[ContainerRequest, ...] = ()
+    """What it shares with other pods by their claims; it is no part of the demand, because it is taken already."""
+    node: str | None = None
+    """The only node on which it can be, because it shares a claim with a pod there."""
+    others: "tuple[PodRequest, ...]" = ()
+    """Other requests of the same pod, tried in this order if this one does not fit."""
     note: str = ""
     """Where its memory comes from, if the pod leaves that to its profile, and why it has another isolation than it
     wishes for."""
@@ -78,18 +95,30 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     """The request of a pod; InputError says in a sentence what to write instead."""
     labels = pod.metadata.labels
     wanting = {container.name: _amounts(container, kind, labels, settings) for kind, container in containers_of(pod)}
-    by_claims: Mapping[str, Amounts] = {}
+    claimed = NOTHING_CLAIMED
     if pod.spec.resource_claims and settings.claimed is not None:
-        by_claims = _by_claims(pod, settings.claimed(pod), wanting, settings)
-        wanting |= by_claims
+        claimed = settings.claimed(pod)
+    if claimed:
+        return _by_claims(pod, claimed, wanting, settings)
     if not any(wanting.values()):  # other annotations of such a pod are not ours to judge
         return PodRequest(demand=NOTHING, constraints=NOTHING, containers=(), vendor=None)
-    numbers = {name: number for number, name in enumerate(container_names(pod))}
+    numbers = _numbers(pod)
     containers = [
         ContainerRequest(number=numbers[name], name=name, amounts=amounts)
         for name, amounts in wanting.items()
         if amounts is not None
     ]
+    return _request_for(pod, containers, settings)
+
+
+def _numbers(pod: Pod) -> dict[str, int]:
+    return {name: number for number, name in enumerate(container_names(pod))}
+
+
+def _request_for(
+    pod: Pod, containers: list[ContainerRequest], settings: Settings, claimed: Claimed = NOTHING_CLAIMED
+) -> PodRequest:
+    """The request of a pod whose containers have these amounts."""
     if len(containers) > MOST_CONTAINERS:
         raise InputError(f"{len(containers)} containers with GPUs: expected at most {MOST_CONTAINERS}")
     gpus = sum(one.amounts.container.gpus for one in containers)
@@ -97,7 +126,11 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
         raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
     if stated(pod.metadata.annotations):
         containers = _guaranteed(pod, containers)
-    constraints, note = _constraints(pod, containers, settings), ""
+    joined = tuple(_claim_requests(pod, claimed.joined, settings))
+    everything, note = [*containers, *joined], ""
+    constraints = _constraints(pod, everything, settings)
+    if claimed.one_numa:
+        constraints = replace(constraints, one_numa=True)
     _check_elastic(pod, containers, constraints)
     if MEMORY in pod.metadata.annotations:
         if pod.spec.node_name:  # its assignment says how much it has
@@ -109,35 +142,58 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
         constraints = _constraints(pod, containers, settings)
     if objective_of(pod.metadata.annotations) is not None:
         containers = _serving(containers)
-    vendor = _vendor(containers)
-    if not by_claims:  # clients of MPS are made by the device plugin only
-        constraints, rung_note = _on_rung(pod, containers, constraints, vendor, settings)
-        note = "; ".join(filter(None, (note, rung_note)))
+    vendor = _vendor(everything)
+    # Only the device plugin makes clients of MPS. A pod with claims therefore shares no GPU with them.
+    default = Rung.PRELOAD if claimed else None
+    constraints, rung_note = _on_rung(pod, everything, constraints, vendor, settings, default)
+    note = "; ".join(filter(None, (note, rung_note)))
     if constraints.mig is not None:
         containers, constraints = _on_instances(containers, constraints.mig), replace(constraints, mig=None)
     demand = demand_for([one.amounts.container for one in containers], constraints)
-    return PodRequest(demand=demand, constraints=constraints, containers=tuple(containers), vendor=vendor, note=note)
+    return PodRequest(
+        demand=demand,
+        constraints=constraints,
+        containers=tuple(containers),
+        vendor=vendor,
+        joined=joined,
+        node=claimed.node,
+        note=note,
+    )
 
 
-def _by_claims(
-    pod: Pod, claimed: Mapping[str, Container], others: Mapping[str, Amounts | None], settings: Settings
-) -> dict[str, Amounts]:
-    """What containers request by claims; InputError if they cannot request it this way."""
-    if not claimed:
-        return {}
+def _by_claims(pod: Pod, claimed: Claimed, others: Mapping[str, Amounts | None], settings: Settings) -> PodRequest:
+    """The request of a pod with claims; InputError if they cannot request it this way."""
     if any(others.values()):
         raise InputError("GPUs are requested both under resources and by ResourceClaims: use one of them in a pod")
     if MEMORY in pod.metadata.annotations or stated(pod.metadata.annotations):
         raise InputError(f"annotation {MEMORY} and requests below limits are not supported with ResourceClaims to GPUs")
     if (wish := wish_of(pod.metadata.annotations)) in (*BY_MPS, Rung.MIG):
         raise InputError(f"annotation {ISOLATION}: {wish} is not supported with ResourceClaims to GPUs; remove it")
+    first, *rest = claimed.options or ((),)
+    requests = [_request_for(pod, _claim_requests(pod, parts, settings), settings, claimed) for parts in (first, *rest)]
+    return replace(requests[0], others=tuple(requests[1:]))
+
+
+def _claim_requests(pod: Pod, parts: Sequence[ClaimPart], settings: Settings) -> list[ContainerRequest]:
+    """What containers request by claims, in the order in which they start."""
+    if not parts:
+        return []
     dialect = next((one for one in settings.dialects if one.name == VGPU.name), None)
     if dialect is None:
         raise InputError(f"ResourceClaims need the dialect {VGPU.name}, which is disabled in the settings")
-    return {
-        name: Amounts(dialect=dialect, container=container, unit=MiB(1), counted=True)
-        for name, container in claimed.items()
-    }
+    numbers = _numbers(pod)
+    order = {one.name: place for place, (_, one) in enumerate(containers_of(pod))}
+    return [
+        ContainerRequest(
+            number=numbers[part.holder],
+            name=part.holder,
+            amounts=Amounts(dialect=dialect, container=part.container, unit=MiB(1), counted=True),
+            claim=part.claim,
+            request=part.request,
+            given=part.given,
+        )
+        for part in sorted(parts, key=lambda part: order[part.holder])
+    ]
 
 
 def _guaranteed(pod: Pod, containers: Sequence[ContainerRequest]) -> list[ContainerRequest]:
@@ -239,13 +295,19 @@ def _checked_automatic(pod: Pod, containers: Sequence[ContainerRequest], workloa
 
 
 def _on_rung(
-    pod: Pod, containers: Sequence[ContainerRequest], constraints: Demand, vendor: Vendor, settings: Settings
+    pod: Pod,
+    containers: Sequence[ContainerRequest],
+    constraints: Demand,
+    vendor: Vendor,
+    settings: Settings,
+    default: Rung | None,
 ) -> tuple[Demand, str]:
     """The constraints with the rung of a pod that is to be placed, and a sentence if it is not what the pod wishes for.
 
-    InputError if its wish is refused. The rung of a placed pod is in its assignment.
+    Without a wish of its own it gets `default`; None: that of the cluster. InputError if its wish is refused. The rung
+    of a placed pod is in its assignment.
     """
-    wish = wish_of(pod.metadata.annotations)
+    wish = wish_of(pod.metadata.annotations) or default
     if not vendor.row.preload:
         if wish not in (None, Rung.NONE):
             raise InputError(f"annotation {ISOLATION}: {vendor.row.title} GPUs have no choice of isolation; remove it")
@@ -343,7 +405,15 @@ def _demand_for(containers: tuple[Container, ...], constraints: Demand) -> Deman
         memory_limit_percent=only.memory_limit_percent,
         compute_limit=only.compute_limit,
         mig=only.mig,
+        use_uuids=_both(only.use_uuids, constraints.use_uuids),
     )
+
+
+def _both(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
+    """The GPUs that both name; an empty set names all GPUs, so one without a GPU stands for none."""
+    if not one or not other:
+        return one or other
+    return one & other or frozenset(("",))
 
 
 def _constraints(pod: Pod, containers: Sequence[ContainerRequest], settings: Settings) -> Demand:

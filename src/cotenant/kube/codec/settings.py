@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cotenant.core.isolation import Granted, Refused, Rung
-from cotenant.core.model import Container
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.amd import AMD
 from cotenant.kube.codec.cambricon import CAMBRICON, CAMBRICON_SMLU
+from cotenant.kube.codec.claimed import Claimed
 from cotenant.kube.codec.dialect import VENDORS, Dialect
 from cotenant.kube.codec.gpushare import GPUSHARE, IADEEP
 from cotenant.kube.codec.isolation import Isolation
@@ -73,7 +73,7 @@ class Settings:
     """Returns what holds a pod to its limits that wishes for a rung, or for none, and has at most so many GPUs in one
     container; None if no GPU of the cluster leaves a choice. None: the GPUs of the cluster are not known here."""
 
-    claimed: Callable[[Pod], Mapping[str, Container]] | None = field(default=None, compare=False)
+    claimed: Callable[[Pod], Claimed] | None = field(default=None, compare=False)
     """Returns what the containers of a pod request by ResourceClaims, by their names; InputError if a claim is missing
     or invalid. None: claims are not known here, as in the webhook and the agents."""
 

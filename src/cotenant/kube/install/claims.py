@@ -4,7 +4,7 @@
 
 from cotenant.kube.api.claims import GROUP, VERSION
 from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER, Json, object_of
-from cotenant.kube.codec.claims import CLASSES, DRIVER
+from cotenant.kube.codec.claim_requests import ADMIN, CLASSES, DRIVER
 from cotenant.kube.codec.paths import GUARDED
 from cotenant.kube.install.admission import Terms, cel, named_expressions, policy_with_binding, rule_for
 from cotenant.kube.install.policies import is_own_node
@@ -19,20 +19,22 @@ def claim_objects(terms: Terms) -> list[Json]:
 
 def _device_class(name: str) -> Json:
     """A class from which kube-scheduler allocates nothing: two allocators would give away the same GPU. It accepts what
-    our scheduler has allocated, which it does not compare with the class."""
-    selectors = [{"cel": {"expression": f"device.driver == {cel(DRIVER)} && false"}}]
+    our scheduler has allocated, which it does not compare with the class. What administrators see takes nothing."""
+    condition = f"device.driver == {cel(DRIVER)}" + ("" if name == ADMIN else " && false")
+    selectors = [{"cel": {"expression": condition}}]
     return object_of("DeviceClass", VERSION, name, cluster_wide=True, spec={"selectors": selectors})
 
 
 def _claims() -> list[Json]:
-    """Only our scheduler allocates our GPUs, and a claim serves one pod: its GPUs are free when that pod has ended."""
+    """Only our scheduler allocates our GPUs, except for administrators, who see them and take nothing."""
     new, old = (
         f"{one} != null && has({one}.status) && has({one}.status.allocation) ? {one}.status.allocation : null"
         for one in ("object", "oldObject")
     )
     is_ours = (
         "variables.now != null && has(variables.now.devices) && has(variables.now.devices.results)"
-        f" && variables.now.devices.results.exists(r, r.driver == {cel(DRIVER)})"
+        f" && variables.now.devices.results.exists(r, r.driver == {cel(DRIVER)}"
+        " && !(has(r.adminAccess) && r.adminAccess))"
     )
     allocates = {
         "expression": f"!variables.isOurs || variables.now == variables.then"
@@ -41,16 +43,11 @@ def _claims() -> list[Json]:
         " classes",
         "reason": "Forbidden",
     }
-    serves_one = {
-        "expression": "!variables.isOurs || !has(object.status.reservedFor) || size(object.status.reservedFor) < 2",
-        "message": "cotenant: a ResourceClaim to its GPUs serves one pod at a time; use a ResourceClaimTemplate",
-        "reason": "Forbidden",
-    }
     return policy_with_binding(
         CLAIMS,
         {"resourceRules": [rule_for(["UPDATE"], ["resourceclaims/status"], group=GROUP, version="*")]},
         variables=named_expressions({"now": new, "then": old, "isOurs": is_ours}),
-        validations=[allocates, serves_one],
+        validations=[allocates],
     )
 
 

@@ -14,6 +14,7 @@ is placed on another node.
 import asyncio
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NoReturn
 
 from cotenant.core.model import Reason
@@ -26,9 +27,8 @@ from cotenant.kube.api.objects import Pod, has_ended, unschedulable_message
 from cotenant.kube.api.reflector import Key
 from cotenant.kube.codec.annotations import is_assignment
 from cotenant.kube.codec.assignment import Record, record_of
-from cotenant.kube.codec.claims import allocated_devices, allocation_status, holder_of, is_decided
+from cotenant.kube.codec.claims import allocated_devices, allocation_status, is_decided
 from cotenant.kube.codec.queueing import gate_patch, is_gated
-from cotenant.kube.codec.request import container_names
 from cotenant.kube.scheduler.claims import ClaimBook
 from cotenant.kube.scheduler.events import NO_ROOM, PLACED
 from cotenant.kube.scheduler.explaining import describe_allocation
@@ -117,13 +117,14 @@ class ClaimAllocator:
         return written
 
     def _takes_claims(self, pod: Pod) -> bool:
-        """Whether no other pod was given these claims, as far as this process knows: a watch may show that later.
-        Claims to devices of others may serve several pods."""
+        """Whether no other pod was given these claims a moment ago. The watch will show that, and this pod joins it."""
         try:
-            own = self._book.claims(pod).values()
+            claims, joined = self._book.claims(pod).values(), {part.claim for part in self._book.claimed(pod).joined}
         except InputError:  # a claim was deleted a moment ago, and the queue reads the pod again
             return False
-        uid, keys = pod.metadata.uid, [(claim.metadata.namespace, claim.metadata.name) for claim in own]
+        uid = pod.metadata.uid
+        own = [one.metadata for one in claims if one.metadata.uid not in joined]
+        keys = [(one.namespace, one.name) for one in own]
         if any(self._users.get(key, uid) != uid for key in keys):
             return False
         self._users.update(dict.fromkeys(keys, uid))
@@ -149,8 +150,8 @@ class ClaimAllocator:
             if open_claims and self._allocated.get(about.uid) == record.node:
                 await self._withdraw(pod, record.node, guard)
                 return
-            for claim, number in open_claims:
-                await self._write_allocation(claim, record, number, guard)
+            for claim in open_claims:
+                await self._write_allocation(claim, record, guard)
             self._allocated[about.uid] = record.node
             if is_gated(pod.spec.scheduling_gates):
                 await shared.client.patch(PODS, about.name, gate_patch(pod), namespace=about.namespace, guard=guard)
@@ -162,18 +163,20 @@ class ClaimAllocator:
             if error.status not in EXPECTED:
                 shared.errors.report("claims", str(error))
 
-    def _open_claims(self, pod: Pod, record: Record) -> list[tuple[ResourceClaim, int]]:
-        """The claims of a pod that are not allocated as its record says, each with the number of its container."""
-        numbers = {name: number for number, name in enumerate(container_names(pod))}
+    def _open_claims(self, pod: Pod, record: Record) -> list[ResourceClaim]:
+        """The claims of a pod that are not allocated as its record says."""
         found = []
-        for name, claim in self._book.claims(pod).items():
-            number = numbers[holder_of(pod, name)]
-            allocation = claim.status.allocation
-            if allocation is None or allocation.devices.results != allocated_devices(claim, record, number):
-                found.append((claim, number))
+        for claim in self._book.claims(pod).values():
+            allocation, wanted = claim.status.allocation, allocated_devices(claim.metadata.uid, record)
+            if not wanted:
+                raise InputError(
+                    f"its assignment is for another ResourceClaim than {claim.metadata.name}; delete the pod"
+                )
+            if allocation is None or allocation.devices.results != wanted:
+                found.append(claim)
         return found
 
-    async def _write_allocation(self, claim: ResourceClaim, record: Record, number: int, guard: Guard) -> None:
+    async def _write_allocation(self, claim: ResourceClaim, record: Record, guard: Guard) -> None:
         client, about = self._shared.client, claim.metadata
 
         async def change(patch: object, part: str = "") -> ResourceClaim:
@@ -191,7 +194,7 @@ class ClaimAllocator:
                 # allocation.
                 if error.status != INVALID:
                     raise
-        wanted = [allocation_status(allocated_devices(claim, record, number), record.node)]
+        wanted = [allocation_status(about.uid, record, datetime.now(UTC))]
         if claim.status.allocation is not None:  # of an earlier pod; an allocation can be removed, but not changed
             wanted.insert(0, {})
         for allocation in wanted:

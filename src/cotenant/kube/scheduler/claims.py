@@ -1,52 +1,93 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceClaims of the cluster, and which pods use them.
+"""The ResourceClaims and device classes of the cluster, and which pods use which claim.
 
-A claim of ours serves one pod at a time: what it was given counts for that pod, and is free when that pod has ended.
+Pods that use one claim have the same GPUs, which are free when the last of them has ended. The first of them is placed
+as if it were alone; the others join it.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NoReturn
 
-from cotenant.core.model import Container
+from cotenant.core.model import ContainerKind
+from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MilliGpu
 from cotenant.errors import InputError
-from cotenant.kube.api.claims import CLAIMS, ResourceClaim
+from cotenant.kube.api.claims import CLAIMS, CLASSES, DeviceClass, ResourceClaim
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.api.objects import Pod, containers_of, has_ended
 from cotenant.kube.api.reflector import Key, Pace, Reflector, older
-from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.claims import claim_names, claimed_containers, claims_of
+from cotenant.kube.codec.assignment import RECORD, Record, valid_record
+from cotenant.kube.codec.claim_requests import CLASSES as OWN
+from cotenant.kube.codec.claim_requests import (
+    DRIVER,
+    ClaimRequest,
+    Surroundings,
+    class_names,
+    names_our_driver,
+    read_claim,
+)
+from cotenant.kube.codec.claimed import Claimed, ClaimPart
+from cotenant.kube.codec.claims import claim_names, claimed_by, claims_of
+from cotenant.kube.codec.devices import attributes_of
+from cotenant.kube.codec.privileges import check_privileges
+from cotenant.kube.codec.selecting import Fleet
+from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import printable
+
+_READ_AT = tuple[str, int, int]
+"""The version of a claim, of the device classes, and of the inventories of the nodes."""
 
 
 class ClaimBook:
     """Follows claims while `run` runs. If claims are not enabled, it follows none, and no pod has any."""
 
     def __init__(
-        self, client: Client, errors: ErrorLog, changed: Callable[[Pod], object], *, enabled: bool, pace: Pace
+        self,
+        client: Client,
+        errors: ErrorLog,
+        changed: Callable[[Pod], object],
+        state: Callable[[], ClusterState],
+        *,
+        enabled: bool,
+        allow_privileged: bool = False,
+        pace: Pace,
     ) -> None:
         """`changed` is called for each pod of a claim that has changed."""
-        self.enabled, self._changed = enabled, changed
-        self._reflector = Reflector(
-            client, CLAIMS, self._claim_changed, pace=pace, report=lambda text: errors.report("watch", text)
-        )
+        self.enabled, self._changed, self._state = enabled, changed, state
+        self._allow_privileged, self._errors = allow_privileged, errors
+
+        def report(text: str) -> None:
+            errors.report("watch", text)
+
+        self._reflector = Reflector(client, CLAIMS, self._claim_changed, pace=pace, report=report)
+        self._classes = Reflector(client, CLASSES, self._class_changed, pace=pace, report=report)
+        self._classes_version = 0
         self._written: dict[Key, ResourceClaim] = {}
         """claims as our last write left them, until the watch shows them"""
         self._pods: dict[Key, dict[str, Pod]] = {}
         """the pods that name a claim, by UID"""
+        self._read: dict[str, tuple[_READ_AT, ClaimRequest | InputError]] = {}
+        """what claims request, by their UIDs"""
+        self._fleet: tuple[int, Fleet] | None = None
+        self._around, self._placed = Surroundings(self.find_class, self.fleet), Surroundings(self.find_class, None)
+        self._inventory = 0
+        """the version of the inventories for which pods were last read"""
 
     def unready_reason(self) -> str | None:
         """Why claims are not known; None if they are, or are not enabled."""
-        is_known = not self.enabled or self._reflector.synced.is_set()
+        is_known = not self.enabled or (self._reflector.synced.is_set() and self._classes.synced.is_set())
         return None if is_known else "the ResourceClaims of the cluster are not known yet"
 
     async def run(self) -> NoReturn:
         """Follow until cancelled."""
         if not self.enabled:
             await asyncio.Event().wait()
-        await self._reflector.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._classes.run())
+            group.create_task(self._reflector.run())
         raise AssertionError("reflectors never end")
 
     def find(self, namespace: str, name: str) -> ResourceClaim | None:
@@ -57,35 +98,83 @@ class ClaimBook:
             return written if older(seen.metadata.resource_version, written.metadata.resource_version) else seen
         return seen
 
+    def find_class(self, name: str) -> DeviceClass | None:
+        """A device class by name."""
+        return self._classes.objects.get(("", name))
+
+    def fleet(self) -> Fleet:
+        """The GPUs of the cluster, as the selectors of claims see them."""
+        state = self._state()
+        if self._fleet is None or self._fleet[0] != state.inventory_version:
+            before = None if self._fleet is None else self._fleet[1]
+            self._fleet = state.inventory_version, Fleet(state.machines(), DRIVER, attributes_of, before)
+        return self._fleet[1]
+
     def note_written(self, claim: ResourceClaim) -> None:
         """A write was accepted, which the watch may show later."""
         self._written[claim.metadata.namespace, claim.metadata.name] = claim
 
     def claims(self, pod: Pod) -> dict[str, ResourceClaim]:
         """The claims of a pod to our GPUs, by their names within the pod; InputError if one does not exist."""
-        return claims_of(pod, self.find)
+        return claims_of(pod, self.find, self.find_class)
 
-    def claimed(self, pod: Pod) -> Mapping[str, Container]:
-        """What the containers of a pod request by claims; InputError if a claim is missing, invalid, or in use."""
+    def claimed(self, pod: Pod) -> Claimed:
+        """What a pod requests by claims; InputError if a claim is missing, invalid, or in use by an unknown pod."""
         claims = self.claims(pod)
-        for claim in claims.values():
-            if (other := self._other_user(claim, pod.metadata.uid)) is not None:
-                raise InputError(
-                    f"ResourceClaim {printable(claim.metadata.name[:80])}: pod {other} uses it, and a claim to these"
-                    " GPUs serves one pod at a time; use a ResourceClaimTemplate, which makes a claim for each pod"
-                )
-        return claimed_containers(pod, claims)
+        if not claims:
+            return Claimed()
+        if RECORD in pod.metadata.annotations:
+            return claimed_by(pod, claims, lambda claim: read_claim(claim.spec.devices, self._placed))
+        found = claimed_by(pod, claims, self._request_of)
+        if not self._allow_privileged:
+            _check_privileges(pod, claims, found)
+        joined = {
+            claim.metadata.uid: record
+            for claim in claims.values()
+            if (record := self._used_by_another(claim, pod.metadata.uid)) is not None
+        }
+        return _joining(found, joined) if joined else found
 
-    def _other_user(self, claim: ResourceClaim, uid: str) -> str | None:
-        """The name of another pod that may use a claim."""
-        reserved = [one.name for one in claim.status.reserved_for if one.uid != uid]
-        named = self._pods.get((claim.metadata.namespace, claim.metadata.name), {})
-        decided = [
-            pod.metadata.name
-            for other, pod in named.items()
-            if other != uid and RECORD in pod.metadata.annotations and not has_ended(pod)
-        ]
-        return next(iter((*reserved, *decided)), None)
+    def _request_of(self, claim: ResourceClaim) -> ClaimRequest:
+        """What a claim requests, read once for each version of what it follows from."""
+        about = claim.metadata
+        version = about.resource_version, self._classes_version, self._state().inventory_version
+        known = self._read.get(about.uid)
+        if known is None or known[0] != version:
+            try:
+                known = version, read_claim(claim.spec.devices, self._around)
+            except InputError as error:
+                known = version, error
+            self._read[about.uid] = known
+        if isinstance(known[1], InputError):
+            raise known[1]
+        return known[1]
+
+    def _used_by_another(self, claim: ResourceClaim, uid: str) -> Record | None:
+        """The assignment of another pod that uses a claim; None if there is none. InputError if another pod uses it
+        in a way that this one cannot join."""
+        about = claim.metadata
+        users = self._pods.get((about.namespace, about.name), {})
+        what = f"ResourceClaim {printable(about.name[:80])}"
+        for other, pod in users.items():
+            record = None if other == uid or has_ended(pod) else valid_record(pod)
+            if record is None:
+                continue
+            mine = record.held_by_claim(about.uid)
+            if not mine:
+                raise InputError(
+                    f"{what}: pod {pod.metadata.name} uses an earlier claim of this name; wait for its end"
+                )
+            if any(held.number == mine[0].number and held.claim != about.uid for held in record.containers):
+                raise InputError(
+                    f"{what}: pod {pod.metadata.name} uses it together with other claims to GPUs; a claim that pods"
+                    " share must be the only one of its containers"
+                )
+            return record
+        unknown = [one.name for one in claim.status.reserved_for if one.uid not in (uid, *users)]
+        if unknown:
+            raise InputError(f"{what}: pod {printable(unknown[0][:80])} uses it, which is not known here")
+        return None
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Subscriber of `Signals.pod_changed`, before all that read requests."""
@@ -100,9 +189,9 @@ class ClaimBook:
                     users.pop(pod.metadata.uid, None)
                 if not users:
                     del self._pods[key]
-        if old is not None and (new is None or has_ended(new)):
-            for key in claim_keys(old):  # its claims may serve another pod now
-                self._tell(key)
+        if _has_record(old) != _has_record(new):  # others can join it now, or have the claims to themselves
+            for key in dict.fromkeys((*claim_keys(old), *claim_keys(new))):
+                self._tell(key, unless=(new or old or Pod()).metadata.uid)
 
     def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         about = (new or old or ResourceClaim()).metadata
@@ -110,11 +199,97 @@ class ClaimBook:
         written = self._written.get(key)
         if written is not None and (new is None or self.find(*key) is new):
             del self._written[key]
+        if new is None:
+            self._read.pop(about.uid, None)
         self._tell(key)
 
-    def _tell(self, key: Key) -> None:
-        for pod in list(self._pods.get(key, {}).values()):
-            self._changed(pod)
+    def _class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
+        self._classes_version += 1
+        name = (new or old or DeviceClass()).metadata.name
+        if new is not None and new.spec.extended_resource_name and (name in OWN or names_our_driver(new)):
+            resource = printable(new.spec.extended_resource_name[:80])
+            self._errors.report(
+                f"device class {printable(name[:80])}",
+                f"maps the resource {resource} to these GPUs, which kube-scheduler cannot allocate; remove"
+                " extendedResourceName, and set claims.convert",
+            )
+        for key, claim in list(self._reflector.objects.items()):
+            if name in class_names(claim.spec.devices):
+                self._tell(key)
+
+    def inventory_changed(self) -> None:
+        """Read pods again that select among the GPUs of the cluster, if these have changed. Called now and then."""
+        version = self._state().inventory_version
+        if not self.enabled or version == self._inventory:
+            return
+        self._inventory = version
+        for key, claim in list(self._reflector.objects.items()):
+            known = self._read.get(claim.metadata.uid)
+            if known is not None and (isinstance(known[1], InputError) or _selects(known[1])):
+                self._tell(key)
+
+    def _tell(self, key: Key, unless: str = "") -> None:
+        for uid, pod in list(self._pods.get(key, {}).items()):
+            if uid != unless:
+                self._changed(pod)
+
+
+def _check_privileges(pod: Pod, claims: Mapping[str, ResourceClaim], found: Claimed) -> None:
+    """InputError if a container that shares a GPU could reach all the others. The webhook, which refuses such pods
+    otherwise, cannot read claims."""
+    parts = [part.container for option in found.options for part in option]
+    if all(part.memory_percent == WHOLE_MEMORY for part in parts):
+        return
+    for _, one in containers_of(pod):
+        if any(use.name in claims for use in one.resources.claims):
+            security = one.security_context
+            check_privileges(
+                one.name,
+                privileged=bool(security.privileged),
+                capabilities=security.capabilities.add,
+                host_pid=pod.spec.host_pid,
+            )
+
+
+def _joining(found: Claimed, joined: dict[str, Record]) -> Claimed:
+    """What a pod requests if other pods have some of its claims already."""
+    nodes = {record.node for record in joined.values()}
+    if len(nodes) > 1:
+        raise InputError(
+            f"its claims are in use on different nodes: {', '.join(sorted(nodes))}; use claims of one node"
+        )
+    holders = {part.claim: part.holder for option in found.options for part in option}
+    counts = {holder: sum(one == holder for one in holders.values()) for holder in holders.values()}
+    if any(counts[holders[claim]] > 1 for claim in joined):
+        raise InputError("a claim that pods share must be the only claim to GPUs of its containers")
+    kinds = {part.claim: part.container.kind for option in found.options for part in option}
+    given = [
+        ClaimPart(
+            holder=holders[claim],
+            claim=claim,
+            request=held.request,
+            container=replace(
+                found.options[0][0].container,
+                kind=ContainerKind.SIDECAR if kinds[claim] is ContainerKind.INIT else kinds[claim],
+                gpus=len(held.gpus),
+                memory_percent=WHOLE_MEMORY if record.exclusive else None,
+                compute=WHOLE_GPU if record.exclusive else MilliGpu(held.gpus[0].compute),
+            ),
+            given=held.gpus,
+        )
+        for claim, record in joined.items()
+        for held in record.held_by_claim(claim)
+    ]
+    own = dict.fromkeys(tuple(part for part in option if part.claim not in joined) for option in found.options)
+    return replace(found, options=tuple(own), joined=tuple(given), node=nodes.pop())
+
+
+def _selects(request: ClaimRequest) -> bool:
+    return len(request.options) > 1 or any(part.container.use_uuids for option in request.options for part in option)
+
+
+def _has_record(pod: Pod | None) -> bool:
+    return pod is not None and not has_ended(pod) and RECORD in pod.metadata.annotations
 
 
 def claim_keys(pod: Pod | None) -> list[Key]:

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -89,9 +89,11 @@ class EventRecorder:
         *,
         clock: Callable[[], float] = time.monotonic,
         every_s: float = EVERY_S,
+        wait: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`wait` is awaited before each write: events may wait for more urgent work."""
         self._client, self._reporter, self._errors = client, reporter, errors
-        self._clock, self._every_s = clock, every_s
+        self._clock, self._every_s, self._wait = clock, every_s, wait
         self._queue: asyncio.PriorityQueue[tuple[bool, bool, int, _Note]] = asyncio.PriorityQueue(MOST_QUEUED)
         self._numbers = count()
         self._recent: OrderedDict[tuple[str, str], _Recent] = OrderedDict()
@@ -124,6 +126,8 @@ class EventRecorder:
         """Write until cancelled."""
         while True:
             *_, note = await self._queue.get()
+            if self._wait is not None:
+                await self._wait()
             began = time.monotonic()
             try:
                 await self._write(note)

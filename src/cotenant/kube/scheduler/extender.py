@@ -13,6 +13,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.server import Reply, Route, Routes, json_reply, text_reply
 from cotenant.kube.scheduler.binding import Binder
+from cotenant.kube.scheduler.calls import Calls
 from cotenant.kube.scheduler.events import NO_ROOM
 from cotenant.kube.scheduler.explaining import why_not
 from cotenant.kube.scheduler.metrics import count_filtered
@@ -21,6 +22,7 @@ from cotenant.kube.scheduler.protocol import (
     BindingResult,
     ExtenderArgs,
     FilterResult,
+    NodeQuery,
     PreemptionResult,
     decode_args,
     decode_binding,
@@ -41,6 +43,7 @@ class Extender:
     shared: Shared
     binder: Binder
     preemptor: Preemptor
+    calls: Calls
 
     def routes(self) -> Routes:
         """The routes by verb."""
@@ -60,7 +63,7 @@ class Extender:
             if reason is not None:
                 return text_reply(503, reason)
             shared.expire_holds()
-            with shared.counts.timed(STEPS, verb):
+            with self.calls.answering(), shared.counts.timed(STEPS, verb):
                 return json_reply(await answer(body))
 
         return Route(method="POST", answer=answered, most_bytes=MOST_BYTES, refuse=refuse)
@@ -68,11 +71,12 @@ class Extender:
     async def _filter(self, body: bytes) -> FilterResult:
         args, shared = decode_args(body), self.shared
         self._check_not_binding(args)
-        result = shared.placer.filter(args, shared.clock())
+        query = NodeQuery.of(args)
+        result = shared.placer.filter(args, shared.clock(), query)
         if args.node_names is not None:  # else it is a what-if query
             count_filtered(shared.counts, result)
         if args.node_names is not None and not result.node_names:  # a refusal, and no what-if query
-            shared.signals.refused.send(args.pod, frozenset(args.node_names))
+            shared.signals.refused.send(args.pod, query.every)
             shared.events.record(args.pod, NO_ROOM, lambda: self._why_not(args.pod), warning=True)
         return result
 

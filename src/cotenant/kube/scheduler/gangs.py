@@ -271,7 +271,7 @@ class Gangs:
         return bool(pod.spec.node_name) or self._state.node_of(pod.metadata.uid) is not None
 
 
-Shape = tuple[Demand, str, frozenset[str]]
+Shape = tuple[Demand, str, frozenset[str], str | None, tuple[Demand, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +296,14 @@ class QueuedPod:
 
     @property
     def shape(self) -> Shape:
-        """The demand, the policy and the avoided nodes: pods with the same shape fit the same slots."""
-        return self.request.demand, policy_of(self.pod.metadata.annotations, "", self.request), self.avoided
+        """The demand, the policy, the avoided nodes, the only node and other demands: pods with the same shape fit the
+        same slots."""
+        request = self.request
+        policy, others = (
+            policy_of(self.pod.metadata.annotations, "", request),
+            tuple(one.demand for one in request.others),
+        )
+        return request.demand, policy, self.avoided, request.node, others
 
 
 def by_shape(pods: Sequence[QueuedPod]) -> list[list[QueuedPod]]:
@@ -339,6 +345,9 @@ class GangSlots:
         cluster = cluster if reservation is None else self.placer.views.beside(reservation, cluster)
         placements = self._place(shapes, cluster, kept, overdue=overdue)
         if placements is None:
+            for other in _others(pods):
+                if (why_not := self.hold(other, until, kept, overdue=overdue, reservation=reservation)) is None:
+                    return None
             return Reason(NO_CAPACITY, "no free slots for {needed} such pods at once", len(pods))
         planned = self._planned(shapes, placements)
         why_not = self.quotas.refusal(self.state, planned)
@@ -418,7 +427,22 @@ class GangSlots:
     def _closed_to(self, pod: QueuedPod) -> set[str]:
         """The nodes that do not accept such a pod."""
         assert pod.request.vendor is not None
-        return set(self.state.cluster.names).difference(self.state.open_nodes(pod.request.vendor)) | pod.avoided
+        open_nodes = self.state.open_nodes(pod.request.vendor)
+        if pod.request.node is not None:
+            open_nodes &= {pod.request.node}
+        return set(self.state.cluster.names).difference(open_nodes) | pod.avoided
+
+
+def _others(pods: Sequence[QueuedPod]) -> Iterator[list[QueuedPod]]:
+    """The pods with the other requests that they accept, in their order; those that have fewer keep their last."""
+    most = max(len(one.request.others) for one in pods)
+    for place in range(most):
+        yield [
+            replace(one, request=one.request.others[min(place, len(one.request.others) - 1)])
+            if one.request.others
+            else one
+            for one in pods
+        ]
 
 
 def _job(first: QueuedPod, replicas: int) -> Job:

@@ -9,6 +9,7 @@ called with the nodes that passed, and what we say about a pod must not contradi
 from collections import OrderedDict
 
 from cotenant.kube.api.objects import Pod
+from cotenant.kube.scheduler.protocol import are_equal
 
 MOST_PODS = 5000
 """pods whose nodes are remembered: those that were refused last"""
@@ -23,7 +24,7 @@ class OfferedNodes:
     def on_refused(self, pod: Pod, nodes: frozenset[str]) -> None:
         """`filter` refused a pod on all these nodes. Equal sets are shared: most pods are offered the whole cluster."""
         uid, before = pod.metadata.uid, next(reversed(self._nodes.values()), None)
-        self._nodes[uid] = before if before is not None and before == nodes else nodes
+        self._nodes[uid] = before if before is not None and are_equal(before, nodes) else nodes
         self._nodes.move_to_end(uid)
         if len(self._nodes) > MOST_PODS:
             self._nodes.popitem(last=False)

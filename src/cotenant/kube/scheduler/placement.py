@@ -91,9 +91,9 @@ class Placer:
         """a pod was refused on these nodes, with this crowding: classes of reasons, and what its gang or quota said"""
         self.reasons = Reasons(state, settings, self.views, self.feasibility)
 
-    def filter(self, args: ExtenderArgs, now: float) -> FilterResult:
+    def filter(self, args: ExtenderArgs, now: float, query: NodeQuery | None = None) -> FilterResult:
         """The best nodes for a pod, or a reason class for every node. Holds the slot if only one node is left."""
-        query = NodeQuery.of(args)
+        query = NodeQuery.of(args) if query is None else query
         try:
             view = self.views.of(args.pod, query)
         except InputError as error:
@@ -139,6 +139,13 @@ class Placer:
             if view is None:
                 return Choice(request=request_of(pod, self._settings), node=node, allocation=None, annotations={})
             allocation = self._allocation_on(view, node)
+            for other in range(len(view.request.others) if isinstance(allocation, Reason) else 0):
+                view_of_other = self.views.of(pod, other=other)
+                assert view_of_other is not None
+                found = self._allocation_on(view_of_other, node)
+                if not isinstance(found, Reason):
+                    view, allocation = view_of_other, found
+                    break
             if isinstance(allocation, Reason):
                 return allocation
             machine = view.cluster.node(node).machine

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from cotenant.core.queueing.eviction import Stake
 from cotenant.kube.api.client import Guard
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.objects import Pod
@@ -169,6 +170,16 @@ class Preemptor:
     async def can_preempt(self, pod: Pod) -> bool:
         """Whether a queued pod could have a slot if victims were evicted."""
         return await self.plan(pod) is not None
+
+    def ready(self) -> list[Pod]:
+        """The pods whose slots are reserved and free: all victims have ended."""
+        state, placer = self._shared.state, self._shared.placer
+        waiting = [(state.waiting.get(uid), kept.candidate.node) for uid, kept in self._reservations.items()]
+        return [
+            pod
+            for pod, node in waiting
+            if pod is not None and self._is_waiting(pod) and placer.would_fit(pod, frozenset((node,)))
+        ]
 
     async def run(self) -> NoReturn:
         """Evict until cancelled."""
@@ -338,7 +349,11 @@ class Preemptor:
             kept = self._reservations.get(uid)
             return self._victims.is_leaving(uid, now) or (kept is not None and priority_of(kept.pod) < mine)
 
-        return Evictable(is_leaving, lambda uid: self._victims.stake_of(uid, mine, now), required)
+        def stake_of(uid: str) -> Stake | None:
+            # What pods have by one claim is free only after the last of them, so the eviction of one would not help.
+            return None if self._shared.state.shares_claims(uid) else self._victims.stake_of(uid, mine, now)
+
+        return Evictable(is_leaving, stake_of, required)
 
     def _is_left_by_lower(self, pod: Pod, node: str) -> bool:
         """Whether a pod that this one could have evicted leaves: then the slot is its own, else it is the next pod's in

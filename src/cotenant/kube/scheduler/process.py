@@ -10,10 +10,11 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from socket import gethostname
 from typing import NoReturn
@@ -49,6 +50,7 @@ from cotenant.kube.scheduler.absent import AbsentVendors
 from cotenant.kube.scheduler.allocator import ClaimAllocator
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
+from cotenant.kube.scheduler.calls import Calls
 from cotenant.kube.scheduler.certificates import CertificateKeeper
 from cotenant.kube.scheduler.claims import ClaimBook
 from cotenant.kube.scheduler.events import EventRecorder
@@ -77,6 +79,7 @@ from cotenant.kube.scheduler.resize import Resizer
 from cotenant.kube.scheduler.retry import Retrier
 from cotenant.kube.scheduler.separation import Separator
 from cotenant.kube.scheduler.shared import Shared, Signals
+from cotenant.kube.scheduler.templates import TemplateMaker
 from cotenant.kube.scheduler.usage import Usage
 from cotenant.kube.scheduler.watches import AGAIN_S, Watches
 from cotenant.kube.scheduler.why import NO_SUCH_POD, DecisionPage, Named, WhatIfPod, decode_template
@@ -86,6 +89,16 @@ from cotenant.node.connections import is_loopback
 
 TICK_S = 1.0
 """between two checks for expired holds"""
+EVERYTHING_S = 600
+"""interval at which garbage is looked for among all objects that were made since the scheduler was ready"""
+SWITCH_S = 0.0005
+"""for which a call may have to wait for another thread, such as the one that writes recorded decisions; Python's
+default is 5 ms"""
+GARBAGE_S = 0.1
+"""between two searches for garbage among the objects of the last calls; one takes up to 0.5 ms"""
+MOST_YOUNG = 20_000
+"""new objects at which garbage is looked for in a call; a hundred calls make fewer"""
+NEVER = 1_000_000_000
 READY_S = 0.1
 MOST_LOGGED = 10
 """closed nodes that are logged at a time"""
@@ -158,9 +171,17 @@ class Scheduler:
         pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
     ) -> None:
         signals = Signals()
-        self.errors, self.profiles = errors, Profiles(settings.defaults.memory_margin)
+        self.errors, self.profiles, self.calls = errors, Profiles(settings.defaults.memory_margin), Calls()
         ladder = Ladder(settings.isolation, lambda: self.state)
-        self.claims = ClaimBook(client, errors, self._claim_changed, enabled=settings.claims.enabled, pace=pace)
+        self.claims = ClaimBook(
+            client,
+            errors,
+            self._claim_changed,
+            lambda: self.state,
+            enabled=settings.claims.enabled,
+            allow_privileged=settings.webhook.allow_privileged,
+            pace=pace,
+        )
         codec = replace(
             settings.codec(),
             measured_memory=self.profiles.memory_of,
@@ -172,15 +193,17 @@ class Scheduler:
         self.quotas, self.gangs = Quotas(codec), Gangs(self.state, self.groups.size_of)
         self.backfill = Backfill(self.state, self.gangs, settings.queue)
         self.placer = self._make_placer(settings, codec)
-        self.watches = Watches(client, self.state, self.quotas, errors, signals, pace=pace)
+        self.watches = Watches(
+            client, self.state, self.quotas, errors, signals, pace=pace, wait=self.calls.waiter().wait
+        )
         self.lead: Lead = SoleLeader()
         if election is not None:
             self.lead = ElectedLeader(election, self.watches.pods, errors, won=signals.lead_won)
         shared = self._shared = self._make_shared(client, settings, signals)
-        self.allocator = ClaimAllocator(shared, self.claims)
+        self.allocator, self.templates = ClaimAllocator(shared, self.claims), TemplateMaker(shared)
         queue = self._make_queue(settings, codec)
         self.retrier, self.preemptor, self.absent_vendors = Retrier(shared), Preemptor(shared), AbsentVendors(shared)
-        self.releaser = Releaser(shared, queue, self.preemptor.can_preempt, self.allocator)
+        self.releaser = Releaser(shared, queue, self.preemptor, self.allocator)
         self.binder = Binder(shared, self.releaser.join_gang)
         self.resizer = Resizer(shared, self.binder.is_binding, codec)
         self.objectives = ObjectiveKeeper(shared, self.binder.is_binding, codec)
@@ -222,7 +245,7 @@ class Scheduler:
             gangs=self.gangs,
             placer=self.placer,
             offers=OfferedNodes(),
-            events=EventRecorder(client, settings.scheduler.name, self.errors),
+            events=EventRecorder(client, settings.scheduler.name, self.errors, wait=self.calls.waiter().wait),
             pods=self.watches.pods,
             lead=self.lead,
             state_unready_reason=self.unready_reason,
@@ -254,6 +277,9 @@ class Scheduler:
             self.absent_vendors.pod_changed,
             self.decisions.pod_changed,
         )
+        part = self._shared.settings.claims
+        if part.enabled and part.convert:
+            signals.pod_changed.subscribe(self.templates.pod_changed)
         self.placer.considered.subscribe(self.decisions.considered)
         self.placer.refused.subscribe(self.decisions.refused)
         self.profiles.accepted.subscribe(self.decisions.reported)
@@ -287,7 +313,7 @@ class Scheduler:
 
     def for_kube_scheduler(self) -> Routes:
         """The routes of the first port."""
-        extender = Extender(self._shared, self.binder, self.preemptor)
+        extender = Extender(self._shared, self.binder, self.preemptor, self.calls)
         return {**extender.routes(), **self.metrics.routes(), **self._health()}
 
     def for_operators(
@@ -321,6 +347,7 @@ class Scheduler:
                 self.preemptor,
                 self.releaser,
                 self.allocator,
+                self.templates,
                 self.learning,
                 self.separator,
                 self.objectives,
@@ -328,6 +355,7 @@ class Scheduler:
             ):
                 group.create_task(part.run())
             group.create_task(self._tick())
+            group.create_task(_collect_garbage(self.calls.waiter().wait))
         raise AssertionError("none of the tasks ends")
 
     def unready_reason(self) -> str | None:
@@ -339,6 +367,7 @@ class Scheduler:
             await asyncio.sleep(TICK_S)
             self._shared.expire_holds()
             self.absent_vendors.look()
+            self.claims.inventory_changed()
             for node, messages in islice(self.state.closed.items(), MOST_LOGGED):
                 self.errors.report(f"node {node} takes no new pods", "; ".join(messages.values()))
 
@@ -452,9 +481,24 @@ async def ready(scheduler: Scheduler) -> None:
     scheduler.placer.views.warm_up()
     if not scheduler.lead.is_replaced():
         scheduler.decisions.began()
+        await asyncio.to_thread(scheduler.decisions.flush)  # the whole cluster is written, which would delay calls
     # Almost all objects of now stay: if the garbage collector scanned them again and again, calls would be delayed.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(MOST_YOUNG, NEVER, NEVER)  # older objects: `_collect_garbage`
+    sys.setswitchinterval(SWITCH_S)
+
+
+async def _collect_garbage(wait: Callable[[], Awaitable[None]]) -> NoReturn:
+    """Collects the garbage of the last calls between calls, often, so that it never takes long, and all of it rarely.
+
+    `wait` waits until no call is being answered.
+    """
+    for number in count(1):
+        await asyncio.sleep(GARBAGE_S)
+        await wait()
+        gc.collect(2 if number % round(EVERYTHING_S / GARBAGE_S) == 0 else 1)
+    raise AssertionError("it counts on")
 
 
 async def _report_ready(scheduler: Scheduler) -> None:

@@ -180,6 +180,12 @@ class Queue:
             if entry.state is QUEUED and entry.pod is not None and entry.obstacle is not None:
                 yield entry.pod, entry.obstacle
 
+    def invalid(self) -> Iterator[tuple[Pod, str]]:
+        """Those at their gates whose requests cannot be satisfied as they are written, and why."""
+        for entry in self._entries.values():
+            if entry.state is QUEUED and entry.pod is not None and isinstance(entry.unit, InputError):
+                yield entry.pod, str(entry.unit)
+
     def _describe(self, unit: Unit, place: int, now: float, today: Seconds) -> str:
         what = "it waits" if unit.gang is None else f"its gang of {unit.gang.size} waits"
         parts = [f"{what} with {place} before it in the queue ({self._queue.order})"]
@@ -349,8 +355,7 @@ class Queue:
 
     def _is_gated_pod(self, unit: Unit) -> bool:
         """Whether the unit is a single pod that still has its gate, without which kube-scheduler would try it."""
-        has_claims = bool(unit.pods[0].pod.spec.resource_claims)
-        return unit.gang is None and not has_claims and self._entries.get(unit.job.id, _NEW).is_gated
+        return unit.gang is None and self._entries.get(unit.job.id, _NEW).is_gated
 
     def _take_back_slots(self, now: float) -> None:
         """Take back the slots of pods for which kube-scheduler finds no node: other pods can use them."""

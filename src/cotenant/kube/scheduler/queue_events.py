@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events on pods that wait at their gate: for what they wait, and that they are held or no longer held.
 
-kube-scheduler writes on such a pod only that it has a gate. These events are for users who may read the pods of their
-namespace and may not ask the scheduler: `kubectl describe pod` and `cotenant jobs --on kubernetes` show them.
+kube-scheduler writes on such a pod only that it has a gate. On a pod with claims that came past the gate, it writes
+only that it could not allocate them. These events are for users who may read the pods of their namespace and may not
+ask the scheduler: `kubectl describe pod` and `cotenant jobs --on kubernetes` show them.
 """
 
 from functools import partial
@@ -11,6 +12,7 @@ from itertools import islice
 
 from cotenant.core.units import Seconds
 from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.claims import MISSING
 from cotenant.kube.codec.queueing import hold_of, is_gated
 from cotenant.kube.scheduler.events import HELD, HOLD_ENDED, QUEUED
 from cotenant.kube.scheduler.explaining import why_not
@@ -56,11 +58,21 @@ class QueueEvents:
             if due[one.uid] <= now:
                 due[one.uid] = now + EVERY_S
                 self._shared.events.record(one.pod, QUEUED, partial(self._text, one.pod, where))
+        for pod, why in islice(self._queue.invalid(), MOST):
+            # What a request lacks at first often appears a moment later, such as a claim that is made from a template.
+            uid = pod.metadata.uid
+            due[uid] = self._due.get(uid, now + LOOK_S if why.endswith(MISSING) else now)
+            if due[uid] <= now and hold_of(pod) is None:
+                due[uid] = now + EVERY_S
+                self._shared.events.record(pod, QUEUED, f"it waits until this is corrected: {why}", warning=True)
         self._due = due
 
     def _text(self, pod: Pod, where: str) -> str:
         """The text of the event; empty if the pod does not wait here any more."""
-        waits = self._shared.state.waiting.get(pod.metadata.uid)
-        if waits is None or hold_of(waits) is not None or not is_gated(waits.spec.scheduling_gates):
+        state = self._shared.state
+        waits = state.waiting.get(pod.metadata.uid)
+        if waits is None or hold_of(waits) is not None:
+            return ""
+        if not is_gated(waits.spec.scheduling_gates) and not state.awaits_claims(waits):  # kube-scheduler tells it
             return ""
         return f"{where}; {why_not(pod, self._shared.placer)}"

@@ -118,7 +118,7 @@ class Quotas:
         """
 
         def needed(limit: Limit) -> int:
-            return sum(limit.of(one.peak) for one in allocations if one.vendor is limit.vendor)
+            return sum(limit.of(state.added_by(one).peak) for one in allocations if one.vendor is limit.vendor)
 
         leaving = {*ended, *(one.uid for one in allocations)}
         found = next(self.shortfalls(state, allocations[0].namespace, needed, leaving), None)
@@ -139,7 +139,7 @@ class Quotas:
             if not amount:
                 continue
             gone = (state.held(uid) or state.bound(uid) for uid in leaving)
-            freed = sum(limit.of(one.peak) for one in gone if one and limit.counts(one, namespace))
+            freed = sum(limit.of(state.added_by(one).peak) for one in gone if one and limit.counts(one, namespace))
             others = limit.of(state.used(namespace, limit.vendor)) - freed
             if others + amount > limit.most:
                 yield Shortfall(limit, amount, others)

@@ -18,7 +18,7 @@ from cotenant.kube.codec.request import request_of, unenforced
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.scheduler.events import PLACED
 from cotenant.kube.scheduler.feasibility import Feasibility
-from cotenant.kube.scheduler.protocol import NodeQuery
+from cotenant.kube.scheduler.protocol import NodeQuery, are_equal
 from cotenant.kube.scheduler.refusing import (
     class_named,
     class_of,
@@ -94,7 +94,7 @@ class Reasons:
         if "" in classes:  # the pod would fit there
             classes[""] = "" if waits is None else class_of(waits)
         by_node = dict(zip(view.cluster.names, map(classes.__getitem__, refusers), strict=True))
-        if not (len(view.nodes) == len(by_node) == len(names) and view.nodes <= query.every):
+        if not (len(view.nodes) == len(by_node) and are_equal(view.nodes, query.every)):
             known, nodes = by_node, view.nodes  # kube-scheduler offers other nodes than we have
             by_node = {name: known[name] if name in nodes else class_of(self.not_open(name)) for name in names}
         return {name: text for name, text in by_node.items() if text} if "" in classes.values() else by_node
@@ -147,12 +147,13 @@ class Reasons:
         is_placed = state.bound(pod.metadata.uid) or state.held(pod.metadata.uid)
         if view is None or is_placed or self._feasibility.must_wait(pod):
             return None
-        here = view.nodes if offered is None else view.nodes & offered
+        here = view.nodes if offered is None or are_equal(view.nodes, offered) else view.nodes & offered
         found = view.ranker.nearest(view.request.demand, view.cluster, here)
         if found is None:
             return None
         others: dict[Reason, list[str]] = {}
-        for name in {*state.vendors, *state.closed} - here:
+        elsewhere = {*state.vendors, *state.closed} - here if state.closed or len(here) != len(state.vendors) else ()
+        for name in elsewhere:
             is_offered = offered is None or name in offered
             others.setdefault(self.not_open(name) if is_offered else _EXCLUDED, []).append(name)
         refused = [*(Refused(*one) for one in found), *(Refused(len(on), min(on), why) for why, on in others.items())]

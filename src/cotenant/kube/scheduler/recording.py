@@ -121,6 +121,10 @@ class PodRecorder:
                 size += len(line)
         return found, None
 
+    def flush(self) -> None:
+        """Waits until all lines are written."""
+        self._recorder.flush()
+
     def close(self) -> None:
         """Writes what is left."""
         self._recorder.close()

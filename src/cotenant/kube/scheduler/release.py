@@ -7,7 +7,6 @@ A slot is held before a scheduling gate is removed. If the removal fails, the sl
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from cotenant.core.units import Seconds
@@ -18,6 +17,7 @@ from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.queueing import HOLD, gate_patch, is_gated
 from cotenant.kube.scheduler.allocator import ClaimAllocator
 from cotenant.kube.scheduler.events import GANG_GIVEN_UP, GANG_WAITS, RELEASED
+from cotenant.kube.scheduler.preemption import Preemptor
 from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.queue_entry import Unit
 from cotenant.kube.scheduler.queue_events import QueueEvents
@@ -42,11 +42,10 @@ class Releaser:
         self,
         shared: Shared,
         queue: Queue,
-        can_preempt: Callable[[Pod], Awaitable[bool]],
+        preemptor: Preemptor,
         allocator: ClaimAllocator,
     ) -> None:
-        """`can_preempt` tells whether a pod could have a slot if victims were evicted."""
-        self._shared, self._queue, self._can_preempt, self._allocator = shared, queue, can_preempt, allocator
+        self._shared, self._queue, self._preemptor, self._allocator = shared, queue, preemptor, allocator
         self.preempt_s, self.join_s = PREEMPT_S, JOIN_S
         self._events = QueueEvents(shared, queue)
         self._blocked: list[Pod] = []
@@ -85,12 +84,31 @@ class Releaser:
         """Release blocked pods one after the other: the search for the next must see the slot of the one before."""
         while True:
             await asyncio.sleep(self.preempt_s)
+            await self._place_by_claims()
             for pod in self._blocked:
                 guard = self._shared.lead.guard()
-                ready = self._shared.unready_reason() is None
-                if ready and await self._can_preempt(pod) and self._queue.release_to_preempt(pod):
+                if self._shared.unready_reason() is not None:
+                    break
+                if self._allocator.takes(pod):
+                    self._preempt_by_claims(pod)
+                elif await self._preemptor.can_preempt(pod) and self._queue.release_to_preempt(pod):
                     await self._preempt(pod, guard)
                     break
+
+    def _preempt_by_claims(self, pod: Pod) -> None:
+        """Have victims evicted for a pod at its gate. kube-scheduler does not try it before its claims are allocated,
+        so it does not say on which nodes the pod could be."""
+        about = self._shared.state.waiting.get(pod.metadata.uid)
+        if about is not None and not self._shared.state.is_reserved(pod.metadata.uid):
+            nodes = frozenset(self._shared.state.vendors) - self._allocator.avoided(pod.metadata.uid)
+            self._preemptor.on_refused(about, nodes)
+
+    async def _place_by_claims(self) -> None:
+        """Write the assignments of pods with claims whose victims have ended, so that what they had is really free."""
+        for pod in self._preemptor.ready():
+            guard = self._shared.lead.guard()
+            if self._shared.unready_reason() is None and self._allocator.takes(pod):
+                await self._allocator.decide(pod, guard)
 
     async def _preempt(self, pod: Pod, guard: Guard) -> None:
         if not await self._open(pod, guard):

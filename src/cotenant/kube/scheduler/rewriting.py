@@ -45,7 +45,8 @@ def rewrite_for(
     """The annotations of a pod with this record; InputError if it cannot have them. `moment` is in nanoseconds since
     1970."""
     request = placed_request_of(pod, settings)
-    if not {held.number for held in record.containers} <= {one.number for one in request.containers}:
+    known = {one.number for one in (*request.containers, *request.joined)}
+    if not {held.number for held in record.containers} <= known:
         raise InputError("the pod requested GPUs by resource names that are not enabled here")
     annotations = binding_annotations(pod, request, record, machine, moment=moment, region=REGION, settings=settings)
     return Rewrite(allocation=replace(now, record=record), annotations=annotations)

@@ -3,7 +3,7 @@
 """The cluster as it is for one pod: without the pod itself, and without what is reserved for another one."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.cluster import Node as CoreNode
@@ -16,7 +16,7 @@ from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.request import PodRequest, request_of
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.scheduler.protocol import NodeQuery
+from cotenant.kube.scheduler.protocol import NodeQuery, are_equal
 from cotenant.kube.scheduler.rankers import Rankers
 from cotenant.kube.scheduler.refusing import Refusals
 from cotenant.kube.state.cluster import ClusterState
@@ -37,11 +37,18 @@ class View:
     refusals: Refusals
     reservation: Reservation | None = None
     """what is reserved for another pod; `cluster` is without it"""
+    _open: list[tuple[frozenset[str], frozenset[str] | None]] = field(default_factory=list)
+    """answers of `open_nodes`: to compare thousands of names takes as long as the rest of a call"""
 
     def open_nodes(self, names: frozenset[str]) -> frozenset[str] | None:
         """Those of these nodes that are open to the pod; None if that is the whole cluster."""
-        here = self.nodes if self.nodes <= names else self.nodes & names
-        return None if len(here) == len(self.cluster) else here
+        for asked, answer in self._open:
+            if asked is names:
+                return answer
+        here = self.nodes if are_equal(self.nodes, names) else self.nodes & names
+        found = None if len(here) == len(self.cluster) else here
+        self._open.append((names, found))
+        return found
 
     def protected_tenants(self) -> frozenset[str]:
         """The tenants that must not be evicted for the pod: what they leave is reserved for another one."""
@@ -72,9 +79,12 @@ class Views:
         self._beside: tuple[Cluster, Reservation, Cluster] | None = None
         rankers.of(policy, state.cluster)
 
-    def of(self, pod: Pod, query: NodeQuery | None = None) -> View | None:
-        """None if the pod requests no GPU; InputError if its request is invalid."""
+    def of(self, pod: Pod, query: NodeQuery | None = None, other: int | None = None) -> View | None:
+        """None if the pod requests no GPU; InputError if its request is invalid. `other` is the number of another
+        request of the same pod."""
         request = request_of(pod, self._settings)
+        if other is not None:
+            request = request.others[other]
         if request.vendor is None:
             return None
         state, vendor = self._state, request.vendor
@@ -84,6 +94,8 @@ class Views:
         beside = None if reservation is None else self.beside(reservation, state.cluster)
         cluster = state.without(pod.metadata.uid, beside)
         open_nodes = state.open_nodes(vendor)
+        if request.node is not None:
+            open_nodes &= {request.node}
         if query is None or query.whole is None:
             return View(pod, request, cluster, open_nodes, ranker, self._refusals, reservation)
         nodes = {name: cluster.node(name) for name in query.names if name in open_nodes}
@@ -120,7 +132,9 @@ class Views:
 
     def warm_up(self) -> None:
         """Rates the whole cluster once, so that the first pod need not wait for it."""
-        self._rankers.of(self._policy, self._state.cluster).top(Demand(), self._state.cluster, None, 1)
+        ranker, cluster = self._rankers.of(self._policy, self._state.cluster), self._state.cluster
+        ranker.top(Demand(), cluster, None, 1)
+        ranker.shortlist(Demand(), cluster, None, 1)
 
     def observe(self, demand: Demand) -> None:
         """A pod with this demand was placed."""

@@ -8,7 +8,7 @@ free the GPUs of a running pod because a watch says that the pod is gone: it ask
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from cotenant.kube.api.client import Client
@@ -41,8 +41,10 @@ class Watches:
         signals: Signals,
         *,
         pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
+        wait: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.pods = Reflector(client, PODS, self._pod_changed, pace=pace, report=self._log)
+        """`wait` is awaited before a change of a pod is handled."""
+        self.pods = Reflector(client, PODS, self._pod_changed, pace=pace, report=self._log, wait=wait)
         self._nodes = Reflector(client, NODES, self._node_changed, pace=pace, report=self._log)
         self._quota_objects = Reflector(client, QUOTAS, self._quota_changed, pace=pace, report=self._log)
         self._client, self._state, self._quotas, self._errors, self._signals = client, state, quotas, errors, signals

@@ -101,6 +101,8 @@ class ClusterState:
         """what decides which rungs of the isolation ladder the GPUs of each node have, if its agent says so"""
         self.offers_version = 0
         """counts the changes of `offers`"""
+        self.inventory_version = 0
+        """counts the changes of the GPUs of nodes"""
         self._settings, self._scheduler, self._read = settings, scheduler, read
         self._accounts: dict[str, Account] = {}
         self._reports: dict[str, _Report] = {}
@@ -144,6 +146,10 @@ class ClusterState:
             self._open[vendor] = frozenset(names)
         return self._open[vendor]
 
+    def machines(self) -> Iterable[tuple[Machine, Vendor]]:
+        """The hardware and the vendor of each node with GPUs."""
+        return ((self._totals.machine(name), vendor) for name, vendor in self.vendors.items())
+
     def account(self, uid: str) -> Account:
         """Everything that is known about a pod."""
         return self._accounts.get(uid, _NEW)
@@ -176,6 +182,14 @@ class ClusterState:
     def used(self, namespace: str, vendor: Vendor) -> Used:
         """What the pods of a namespace use of this vendor's GPUs."""
         return self._totals.used(namespace, vendor)
+
+    def added_by(self, allocation: Allocation) -> Allocation:
+        """An allocation without what another pod counts for already, because both use one claim."""
+        return self._totals.counted(allocation)
+
+    def shares_claims(self, uid: str) -> bool:
+        """Whether another pod uses a claim of this one, so that its GPUs are not free when this one has ended."""
+        return self._totals.shares_claims(self.bound(uid))
 
     def places(self, pod: Pod) -> bool:
         """Whether this scheduler places a pod: it has our schedulerName, or requests GPUs by claims."""
@@ -304,7 +318,7 @@ class ClusterState:
             self._reopen(name, AWAY)
         else:
             self._close(name, AWAY, away)
-        self._totals.set_machine(name, machine)
+        self._set_machine(name, machine)
         self._set_offers(name, machine)
         self.vendors.pop(name, None)
         self.types.pop(name, None)
@@ -315,6 +329,11 @@ class ClusterState:
             self.types[name] = {gpu.type: gpu.memory_capacity for gpu in by_size}
         self._open.clear()
         self.freed(name)
+
+    def _set_machine(self, name: str, machine: Machine | None) -> None:
+        if machine != self._totals.machine_or_none(name):
+            self.inventory_version += 1
+        self._totals.set_machine(name, machine)
 
     def _set_offers(self, name: str, machine: Machine | None) -> None:
         gpus = () if machine is None else machine.gpus
@@ -343,7 +362,7 @@ class ClusterState:
     def _remove_node(self, name: str) -> None:
         """Remove a node with all that ran there. The reflector reports its pods as gone one by one."""
         self.nodes.discard(name)
-        self._totals.set_machine(name, None)
+        self._set_machine(name, None)
         self._set_offers(name, None)
         self.vendors.pop(name, None)
         self.types.pop(name, None)

@@ -7,7 +7,10 @@ Allocations on a node that does not exist (yet) are kept, and count as soon as t
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
+
+import msgspec
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Job, Machine, Placement, Slot
@@ -29,6 +32,8 @@ class Totals:
         self._machines: dict[str, Machine] = {}
         self._stale: set[str] = set()  # nodes that joined or left since the cluster was last read
         self._allocations: dict[str, dict[str, Allocation]] = {}
+        self._counters: dict[tuple[str, str], str] = {}
+        """by node and claim, the pod for which the GPUs of the claim count; other pods that use it take nothing more"""
         self._memory: Counter[tuple[str, Vendor]] = Counter()
         self._compute: Counter[tuple[str, Vendor]] = Counter()
         self._shares: Counter[tuple[str, Vendor]] = Counter()
@@ -46,6 +51,10 @@ class Totals:
     def machine(self, name: str) -> Machine:
         """The hardware of a node with GPUs."""
         return self._machines[name]
+
+    def machine_or_none(self, name: str) -> Machine | None:
+        """The hardware of a node; None if it has no GPUs."""
+        return self._machines.get(name)
 
     def on(self, node: str) -> Mapping[str, Allocation]:
         """All allocations on a node, by the UID of their pods."""
@@ -77,21 +86,67 @@ class Totals:
             current = node in self._machines and node not in self._stale
             self.mps_clients += _is_mps_client(allocation) - _is_mps_client(before)
             if before is not None:
-                self._add(before, -1)
+                self._uncount(before, current=current)
                 del here[uid]
-                self._cluster = without_tenant(self._cluster, node, uid) if current else self._cluster
+                kept = set() if allocation is None else _claims(allocation)
+                for claim in _claims(before) - kept:
+                    self._pass_on(claim, before, current=current)
             if allocation is not None:
-                self._add(allocation, +1)
                 here[uid] = allocation
-                machine = self._machines.get(node)
-                if current and machine is not None:
-                    self._cluster = _with_tenant(self._cluster, machine, allocation)
+                for claim in _claims(allocation):
+                    self._counters.setdefault((node, claim), uid)
+                self._count(allocation, current=current)
         if not here:
             del self._allocations[node]
         return before is not None and changed
 
+    def counted(self, allocation: Allocation) -> Allocation:
+        """An allocation without the claims that count for another pod."""
+        node = allocation.node
+        others = {
+            claim
+            for claim in _claims(allocation)
+            if self._counters.get((node, claim), allocation.uid) != allocation.uid
+        }
+        if not others:
+            return allocation
+        kept = tuple(held for held in allocation.record.containers if held.claim not in others)
+        return replace(allocation, record=msgspec.structs.replace(allocation.record, containers=kept))
+
+    def shares_claims(self, allocation: Allocation | None) -> bool:
+        """Whether another pod uses a claim of this allocation, too."""
+        claims = set() if allocation is None else _claims(allocation)
+        if allocation is None or not claims:
+            return False
+        others = self._allocations.get(allocation.node, {}).items()
+        return any(uid != allocation.uid and claims & _claims(one) for uid, one in others)
+
+    def _pass_on(self, claim: str, gone: Allocation, *, current: bool) -> None:
+        """A claim that counted for a pod that is gone counts for another pod that uses it, if there is one."""
+        key = gone.node, claim
+        if self._counters.get(key) != gone.uid:
+            return
+        heir = next((one for one in self._allocations[gone.node].values() if claim in _claims(one)), None)
+        if heir is None:
+            del self._counters[key]
+            return
+        self._uncount(heir, current=current)
+        self._counters[key] = heir.uid
+        self._count(heir, current=current)
+
+    def _count(self, allocation: Allocation, *, current: bool) -> None:
+        counted, machine = self.counted(allocation), self._machines.get(allocation.node)
+        self._add(counted, +1)
+        if current and machine is not None:
+            self._cluster = _with_tenant(self._cluster, machine, counted)
+
+    def _uncount(self, allocation: Allocation, *, current: bool) -> None:
+        self._add(self.counted(allocation), -1)
+        if current:
+            self._cluster = without_tenant(self._cluster, allocation.node, allocation.uid)
+
     def _node(self, machine: Machine) -> Node:
-        here = self.on(machine.name).values()
+        here = map(self.counted, self.on(machine.name).values())
         return Node.of(machine, [tenant_for(one.record, one.constraints, machine) for one in here])
 
     def _add(self, allocation: Allocation, sign: int) -> None:
@@ -103,6 +158,10 @@ class Totals:
         self._shares[key] += sign * peak.gpus
         if not self._shares[key]:
             del self._memory[key], self._compute[key], self._shares[key]
+
+
+def _claims(allocation: Allocation) -> set[str]:
+    return {held.claim for held in allocation.record.containers if held.claim}
 
 
 def _is_mps_client(allocation: Allocation | None) -> bool:

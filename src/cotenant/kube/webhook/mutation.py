@@ -17,6 +17,7 @@ from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of
 from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.settings import KubeSettings, has_label
+from cotenant.kube.webhook.conversion import converted
 from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
 from cotenant.kube.webhook.review import (
     MOST_BYTES,
@@ -91,6 +92,11 @@ def _prepare(
     wishes = wishes_of(pod, pod_request, isolation_in(namespace, codec))
     annotations = {**wishes.annotations, **annotations}
     check_pod(pod, annotations, namespace, pod_request, settings)
+    if settings.claims.enabled and settings.claims.convert:
+        claims = converted(old.get("spec", {}), annotations, pod_request, codec)
+        if claims is not None:
+            changed = {**old, "spec": claims}
+            return _prepare(changed, msgspec.convert(changed, PodManifest), settings, namespace, by_cdi)
     spec = _with_containers(old.get("spec", {}), pod, pod_request, codec, by_cdi)
     spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings)
     if pod_request.containers or settings.scheduler.takes_over(pod.spec.scheduler_name):

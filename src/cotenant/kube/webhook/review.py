@@ -24,6 +24,7 @@ from cotenant.kube.api.objects import (
     PodSpec,
     Resources,
     SchedulingGroup,
+    Security,
     decode_object,
 )
 from cotenant.kube.api.objects import MOST_BYTES as MOST_OBJECT_BYTES
@@ -48,19 +49,6 @@ class BlockDevice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A volume that a container gets as a block device."""
 
     device_path: str = ""
-
-
-class Capabilities(msgspec.Struct, frozen=True):
-    """Linux capabilities that a container gets beyond the usual ones."""
-
-    add: tuple[str, ...] = ()
-
-
-class Security(msgspec.Struct, frozen=True):
-    """The security context of a container."""
-
-    privileged: bool | None = None
-    capabilities: Capabilities = Capabilities()
 
 
 class ContainerManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

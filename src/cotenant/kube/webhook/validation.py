@@ -7,13 +7,14 @@ runtimes mount in the order of depth.
 """
 
 import posixpath
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from cotenant.errors import InputError
 from cotenant.kube.codec.guaranteed import LIMIT_MEMORY, REQUEST_MEMORY, is_elastic
 from cotenant.kube.codec.isolation import Isolation, check_isolation, is_enforced
 from cotenant.kube.codec.paths import AGENT_FOLDER, DEVICE_LIST, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
 from cotenant.kube.codec.policy import check_policy, policy_of
+from cotenant.kube.codec.privileges import check_privileges
 from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.codec.settings import isolation_in
 from cotenant.kube.settings import KubeSettings
@@ -23,24 +24,6 @@ from cotenant.wire.text import printable
 
 HOST_FOLDERS = tuple(map(str, (HOST_LASTING, AGENT_FOLDER, HOST_PASSING)))
 """Folders of the node that belong to its agent or to `cotenant run`."""
-POWERFUL = frozenset(
-    {
-        "ALL",
-        "SYS_ADMIN",  # changes the devices that its cgroup allows, and mounts
-        "BPF",  # replaces the program that decides about devices, and changes what the kernel does
-        "PERFMON",  # observes the work of others, on GPUs too, and the kernel's memory
-        "SYS_MODULE",  # loads kernel code
-        "SYS_RAWIO",  # writes to the host's memory and ports
-        "SYS_BOOT",  # loads another kernel
-        "DAC_READ_SEARCH",  # opens every file of the host by its handle
-        "LINUX_IMMUTABLE",  # keeps the agent from replacing or truncating its usage region
-        "MAC_ADMIN",  # changes the security policy of the host
-        "MAC_OVERRIDE",
-    }
-)
-"""Capabilities with which a container can allow itself devices, or change its node in another way."""
-POWERFUL_ON_HOST = POWERFUL | {"SYS_PTRACE"}
-"""The same if the container sees the processes of its node: it can take over those that may do more."""
 
 
 def check_pod(
@@ -62,7 +45,13 @@ def check_pod(
     if not request.demand.exclusive and not settings.webhook.allow_privileged:
         for container in containers:
             if container.name in with_gpus:
-                _check_privileges(container, POWERFUL_ON_HOST if pod.spec.host_pid else POWERFUL)
+                security = container.security_context
+                check_privileges(
+                    container.name,
+                    privileged=bool(security.privileged),
+                    capabilities=security.capabilities.add,
+                    host_pid=bool(pod.spec.host_pid),
+                )
 
 
 def _check_grants(annotations: Mapping[str, str], request: PodRequest, allowed: Isolation) -> None:
@@ -85,23 +74,6 @@ def _check_claims(spec: SpecManifest, settings: KubeSettings) -> None:
             " GPUs either under resources or by claims. If claims are for other devices here, the administrator sets"
             " webhook.allow-claims"
         )
-
-
-def _check_privileges(container: ContainerManifest, powerful: Collection[str]) -> None:
-    """InputError if a container that shares a GPU could reach all the others."""
-    security = container.security_context
-    if security.privileged:
-        raise InputError(
-            f"container {_short(container.name)}: a privileged container reaches every GPU of its node, so it"
-            " cannot share one; remove securityContext.privileged, or request whole GPUs"
-        )
-    for name in security.capabilities.add:
-        if name.upper().removeprefix("CAP_") in powerful:  # as container runtimes read it
-            raise InputError(
-                f"container {_short(container.name)}: with capability {_short(name)} a container reaches every GPU of"
-                " its node, so it cannot share one; remove it from securityContext.capabilities.add, or request whole"
-                " GPUs"
-            )
 
 
 def check_mounts(container: ContainerManifest, *, has_gpus: bool) -> None:

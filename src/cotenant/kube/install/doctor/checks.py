@@ -12,6 +12,7 @@ from cotenant.kube.install.configuration import KUBE_SCHEDULER, kube_scheduler, 
 from cotenant.kube.install.doctor.facts import Facts
 from cotenant.kube.install.doctor.node_checks import (
     check_agent_versions,
+    check_claims,
     check_clocks,
     check_drivers,
     check_kubelet,
@@ -150,6 +151,7 @@ CHECKS: Mapping[str, Check] = {
     "kubelet": check_kubelet,
     "runtime": check_runtime,
     "plugins": check_plugins,
+    "claims": check_claims,
     "versions": check_versions,
     "clocks": check_clocks,
 }

@@ -52,6 +52,15 @@ def check_drivers(facts: Facts) -> Iterator[Finding]:
         yield warning("drivers", "nodes", f"NVIDIA drivers differ ({listed})", "use one driver version on all nodes")
 
 
+def check_claims(facts: Facts) -> Iterator[Finding]:
+    """What agents report about ResourceClaims."""
+    for node in _with_agents(facts):
+        report = report_of(node.metadata.annotations)
+        if report is not None and report.claims is not None:
+            fix = "see docs/howto/claims.md, or keep pods with claims off the node"
+            yield error("claims", f"node {node.metadata.name}", report.claims, fix)
+
+
 def check_kubelet(facts: Facts) -> Iterator[Finding]:
     for node in facts.nodes:
         about, annotations = f"node {node.metadata.name}", node.metadata.annotations

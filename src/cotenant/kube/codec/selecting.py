@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs of a cluster the CEL selectors of claims and device classes select.
+
+A selector sees what the ResourceSlice of a node says about its devices. Expressions are input of users: one evaluation
+and all of a request have budgets of steps. GPUs that agree in what an expression reads are evaluated once, also if
+other nodes of the cluster change.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from cotenant.core.model import Gpu, Machine
+from cotenant.core.units import MIB_BYTES
+from cotenant.errors import InputError
+from cotenant.kube.codec.cel import Budget, BudgetError, CelError, Expression, Quantity, parse, version
+from cotenant.node.devices.vendors import Vendor
+from cotenant.wire.text import printable
+
+STEPS_EACH = 5_000
+"""Of one evaluation; usual selectors take less than 50."""
+STEPS, STEPS_PER_GPU = 250_000, 30
+"""Of one set of selectors for all GPUs: some tenths of a second."""
+MOST_SELECTORS = 64
+MOST_KNOWN = 256
+"""Sets of selectors whose answers are kept."""
+
+Attributes = Callable[[Machine, Vendor], list[dict[str, Any]]]
+"""The attributes of each GPU of a machine, as its ResourceSlice has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The GPUs that satisfy all selectors of a request."""
+
+    by_node: Mapping[str, frozenset[str]]
+    """UUIDs by the name of the node."""
+    every: bool
+    """Whether these are all GPUs of the cluster."""
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        return frozenset().union(*self.by_node.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    node: str
+    gpu: Gpu
+    attributes: Mapping[str, Any]
+    """By their qualified names."""
+    keys: dict[frozenset[str] | None, object] = field(default_factory=dict, compare=False)
+    """What expressions that read these names can read of it."""
+
+    def read_by(self, names: frozenset[str] | None) -> object:
+        """What an expression can read: devices that agree in it have the same answer."""
+        found = self.keys.get(names)
+        if found is None:
+            read = [
+                (name, value)
+                for name, value in self.attributes.items()
+                if names is None or name.rpartition("/")[2] in names
+            ]
+            found = *read, self.gpu.memory_capacity, self.gpu.compute_capacity
+            self.keys[names] = found
+            if len(self.keys) > MOST_KNOWN:
+                del self.keys[next(iter(self.keys))]
+        return found
+
+    def as_variable(self, driver: str) -> dict[str, Any]:
+        attributes: dict[str, dict[str, Any]] = {}
+        for name, value in self.attributes.items():
+            domain, _, short = name.rpartition("/")
+            attributes.setdefault(domain, {})[short] = value
+        capacity = {
+            "memory": Quantity(Fraction(int(self.gpu.memory_capacity) * MIB_BYTES)),
+            "compute": Quantity(Fraction(int(self.gpu.compute_capacity) // 10)),
+        }
+        return {
+            "driver": driver,
+            "attributes": attributes,
+            "capacity": {driver: capacity},
+            "allowMultipleAllocations": True,
+        }
+
+
+class Fleet:
+    """The GPUs of a cluster as devices of one driver, as long as the inventories of its nodes do not change."""
+
+    def __init__(
+        self,
+        machines: Iterable[tuple[Machine, Vendor]],
+        driver: str,
+        attributes: Attributes,
+        before: "Fleet | None" = None,
+    ) -> None:
+        """`before` is what the cluster was until now."""
+        self._driver = driver
+        self._machines, self._attributes = list(machines), attributes
+        self._found: list[_Device] | None = None
+        self._by_machine: dict[str, tuple[Machine, list[_Device]]] = {} if before is None else before._by_machine
+        self._answers: dict[str, dict[object, bool | str]] = {} if before is None else before._answers
+        """what each selector says about devices; a text says why it has no value"""
+        self._known: dict[tuple[str, ...], Selected | str] = {}
+
+    @property
+    def _devices(self) -> list[_Device]:
+        if self._found is None:  # most clusters have no claims with selectors
+            by_machine = {}
+            for machine, vendor in self._machines:
+                known = self._by_machine.get(machine.name)
+                is_same = known is not None and known[0] is machine
+                by_machine[machine.name] = known if known and is_same else (machine, self._made(machine, vendor))
+            self._by_machine = by_machine
+            self._found = [device for _, devices in by_machine.values() for device in devices]
+        return self._found
+
+    def _made(self, machine: Machine, vendor: Vendor) -> list[_Device]:
+        return [
+            _Device(machine.name, gpu, {self._qualified(name): _value(one) for name, one in attributes.items()})
+            for gpu, attributes in zip(machine.gpus, self._attributes(machine, vendor), strict=True)
+        ]
+
+    def _qualified(self, name: str) -> str:
+        return name if "/" in name else f"{self._driver}/{name}"
+
+    def selected(self, selectors: tuple[str, ...]) -> Selected:
+        """The GPUs that satisfy all selectors; InputError if there are none, or a selector cannot be evaluated."""
+        found = self._known.get(selectors)
+        if found is None:
+            try:
+                found = self._select(selectors)
+            except InputError as error:
+                found = str(error)
+            self._known[selectors] = found
+            if len(self._known) > MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+        if isinstance(found, str):
+            raise InputError(found)
+        return found
+
+    def _select(self, selectors: tuple[str, ...]) -> Selected:
+        if len(selectors) > MOST_SELECTORS:
+            raise InputError(f"{len(selectors)} selectors, expected at most {MOST_SELECTORS}")
+        kept = list(self._devices)
+        budget = Budget(max(STEPS, STEPS_PER_GPU * len(kept)))
+        for text in selectors:
+            kept = self._kept_by(text, kept, budget)
+        by_node: dict[str, set[str]] = {}
+        for device in kept:
+            by_node.setdefault(device.node, set()).add(device.gpu.uuid)
+        return Selected({node: frozenset(uuids) for node, uuids in by_node.items()}, len(kept) == len(self._devices))
+
+    def _kept_by(self, text: str, devices: list[_Device], budget: Budget) -> list[_Device]:
+        """The devices that one selector keeps. One for which it has no value, such as for an attribute that is not
+        there, is not kept."""
+        what, failed = f"selector {printable(text[:120])}", ""
+        answers = self._answers.setdefault(text, {})
+        if len(self._answers) > MOST_KNOWN:
+            del self._answers[next(iter(self._answers))]
+        if len(answers) > 2 * len(self._devices):  # most are about GPUs that are gone
+            answers.clear()
+        kept = []
+        try:
+            expression = parse(text)
+            for device in devices:
+                alike = device.read_by(expression.names)
+                answer = answers.get(alike)
+                if answer is None:
+                    answer = answers[alike] = self._answer(expression, device, budget)
+                if answer is True:
+                    kept.append(device)
+                elif answer is not False:
+                    failed = answer
+        except CelError as error:
+            raise InputError(f"{what}: {error}") from None
+        if not kept:
+            why = f": {failed}" if failed else ""
+            among = "" if len(devices) == len(self._devices) else " that the other selectors select"
+            raise InputError(f"{what}: none of the {len(devices)} GPUs{among} satisfies it{why}")
+        return kept
+
+    def _answer(self, expression: Expression, device: _Device, budget: Budget) -> bool | str:
+        """Whether a device satisfies an expression, or why there is no value, such as of an attribute that is not
+        there; BudgetError if it takes too many steps."""
+        own = Budget(STEPS_EACH)
+        try:
+            answer = expression.evaluate({"device": device.as_variable(self._driver)}, own)
+        except BudgetError:
+            raise
+        except CelError as error:
+            return str(error)
+        finally:
+            budget.take(STEPS_EACH - max(own.left, 0))
+        return answer if isinstance(answer, bool) else "it is neither true nor false"
+
+    def values(self, attribute: str) -> dict[object, frozenset[str]]:
+        """The GPUs by the value of an attribute, without those that do not have it."""
+        found: dict[object, set[str]] = {}
+        for device in self._devices:
+            if attribute in device.attributes:
+                found.setdefault(device.attributes[attribute], set()).add(device.gpu.uuid)
+        return {value: frozenset(uuids) for value, uuids in found.items()}
+
+
+def _value(written: Mapping[str, Any]) -> Any:
+    """An attribute as an expression sees it."""
+    ((kind, value),) = written.items()
+    return version(value) if kind == "version" else value

@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that request GPUs under resources get them by claims, if the settings say so."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cotenant.core.model import Container
+from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu, Percent
+from cotenant.kube.codec.claim_templates import template_name, template_of
+from cotenant.kube.codec.claims import DRIVER, SHARED, WHOLE
+from cotenant.kube.codec.queueing import GATE
+from cotenant.kube.settings import ClaimsPart, KubeSettings
+from cotenant.kube.webhook.mutation import mutate
+from tests.kube.control_plane import ControlPlane, play, until
+from tests.kube.reviews import admitted, response, review, written
+from tests.kube.test_claims import add_claim, add_pod, bind, is_ready, spec_of
+from tests.kube.test_claims_in_full import record, waits, with_nodes
+
+CONVERT = KubeSettings(claims=ClaimsPart(enabled=True, convert=True))
+SLICE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096, "nvidia.com/gpucores": 25}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "template"),
+    [
+        (SLICE, "cotenant-1x-4096mib-25c"),
+        ({"nvidia.com/gpu": 2}, "cotenant-2x-whole"),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}, "cotenant-1x-50pct"),
+        ({"aliyun.com/gpu-mem": 3}, "cotenant-1x-3072mib"),
+    ],
+)
+def test_a_pod_of_each_dialect_gets_a_claim_from_a_template(amounts: dict[str, Any], template: str) -> None:
+    made = written({**amounts, "cpu": "1"})
+    new = admitted(made, CONVERT)
+    spec, (main, *_) = new["spec"], new["spec"]["containers"]
+    assert spec["resourceClaims"] == [{"name": "cotenant-gpu-0", "resourceClaimTemplateName": template}]
+    assert main["resources"]["claims"] == [{"name": "cotenant-gpu-0"}]
+    assert main["resources"]["limits"] == {"cpu": "1"}
+    assert spec["schedulingGates"] == [{"name": GATE}]
+    assert spec.get("schedulerName", "default-scheduler") == made["spec"].get("schedulerName", "default-scheduler")
+    assert not any("cotenant-limits" in str(one) for one in spec.get("volumes", []))
+    assert admitted(new, CONVERT) == new, "a second review changes nothing"
+    assert template_of(template) is not None
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"cotenant.io/memory": "auto", "cotenant.io/workload": "w"},
+        {"cotenant.io/isolation": "mps"},
+        {"cotenant.io/request-memory": "1000"},
+        {"cotenant.io/latency": "p99=50ms"},
+    ],
+)
+def test_what_claims_cannot_express_stays_with_the_device_plugin(annotations: dict[str, str]) -> None:
+    new = admitted(written(SLICE, annotations=annotations), CONVERT)
+    assert "resourceClaims" not in new["spec"]
+    assert new["spec"]["schedulerName"] == "cotenant-scheduler"
+
+
+def test_pods_without_gpus_and_clusters_without_the_setting_are_left_alone() -> None:
+    assert "resourceClaims" not in admitted(written({}), CONVERT)["spec"]
+    assert "resourceClaims" not in admitted(written(SLICE), KubeSettings(claims=ClaimsPart(enabled=True)))["spec"]
+    assert "resourceClaims" not in admitted(written(SLICE), KubeSettings(claims=ClaimsPart(convert=True)))["spec"]
+
+
+def test_a_privileged_pod_is_refused_before_it_is_converted() -> None:
+    made = written(SLICE)
+    made["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    assert "privileged container" in json.dumps(response(mutate(review(made), CONVERT))["status"])
+
+
+@pytest.mark.parametrize(
+    ("container", "name"),
+    [
+        (Container(gpus=2, memory=MiB(4096), compute=MilliGpu(250)), "cotenant-2x-4096mib-25c"),
+        (Container(memory=MiB(1), compute=MilliGpu(0)), "cotenant-1x-1mib"),
+        (Container(memory_percent=Percent(25), compute=MilliGpu(10)), "cotenant-1x-25pct-1c"),
+        (Container(memory_percent=WHOLE_MEMORY, compute=WHOLE_GPU), "cotenant-1x-whole"),
+        (Container(memory=MiB(1), mig="1g.10gb"), None),
+        (Container(memory=MiB(1), memory_limit=MiB(2)), None),
+        (Container(memory_percent=WHOLE_MEMORY, compute=MilliGpu(500)), None),
+    ],
+)
+def test_the_name_of_a_template_says_what_it_requests(container: Container, name: str | None) -> None:
+    assert template_name(container) == name
+    if name is not None:
+        made = template_of(name)
+        assert made is not None
+        (request,) = made["spec"]["spec"]["devices"]["requests"]
+        assert request["exactly"]["count"] == container.gpus
+        assert request["exactly"]["deviceClassName"] == (WHOLE if name.endswith("whole") else SHARED)
+
+
+@pytest.mark.parametrize("name", ["", "other", "cotenant-0x-1mib", "cotenant-9999x-whole", "cotenant-1x-1mib-101c"])
+def test_other_names_are_not_ours(name: str) -> None:
+    assert template_of(name) is None
+
+
+def test_the_scheduler_creates_the_template_and_places_the_pod_by_its_claim() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        new = admitted(written({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}), CONVERT)
+        new["metadata"] |= {"name": "one", "uid": "uid-one", "namespace": "team"}
+        new.setdefault("status", {})
+        server.merge("one", new, "team")
+        await until(lambda: ("team", "cotenant-1x-50pct") in server.templates.pods)
+        made = server.templates.pods["team", "cotenant-1x-50pct"]
+        assert made["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "cotenant"}
+        # what Kubernetes' controller does
+        add_claim(server, "one", made["spec"]["spec"])
+        statuses = [{"name": "cotenant-gpu-0", "resourceClaimName": "one"}]
+        server.merge("one", {"status": {"resourceClaimStatuses": statuses}}, "team")
+        await until(lambda: is_ready(server, "one"))
+        assert [share.memory for share in record(server, "one").held_by(0)] == [8000]
+        bind(server, "one")
+
+    play(story, CONVERT)
+
+
+@pytest.mark.parametrize("security", [{"privileged": True}, {"capabilities": {"add": ["SYS_ADMIN"]}}])
+def test_a_privileged_container_shares_no_gpu_by_a_claim_but_may_have_a_whole_one(security: dict[str, Any]) -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        for name, memory in (("shared", "1Gi"), ("whole", None)):
+            add_claim(server, name, spec_of(memory))
+            add_pod(server, name, gated=False)
+            containers = server.pods["team", name]["spec"]["containers"]
+            containers[0]["securityContext"] = security
+            server.merge(name, {"spec": {"containers": containers, "schedulingGates": [{"name": GATE}]}}, "team")
+        await until(lambda: is_ready(server, "whole"))
+        server.remove("whole", "team")
+        await waits(plane, "shared", "cannot share one")
+        await until(lambda: any("cannot share one" in text for text in plane.events("Queued")))
+
+    play(story, KubeSettings(claims=ClaimsPart(enabled=True)))
+
+
+def test_a_class_that_maps_a_resource_to_our_gpus_is_reported_and_counts_nothing() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_nodes(plane, n1=(1, 16_000))
+        selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
+        spec = {"selectors": selectors, "config": [], "extendedResourceName": "nvidia.com/gpu"}
+        plane.server.classes.merge("mapped", {"metadata": {"name": "mapped"}, "spec": spec}, "")
+        await until(lambda: any("claims.convert" in line for line in plane.lines))
+        plane.add_pod("plugin", 6000)
+        assert await plane.place("plugin", "n1") == "n1"
+
+    play(story, KubeSettings(claims=ClaimsPart(enabled=True)))

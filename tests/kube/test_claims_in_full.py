@@ -1,0 +1,465 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Claims with several requests, alternatives, selectors, constraints and capacities; several claims of a pod; claims
+that pods share."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cotenant.kube.codec.assignment import RECORD, Record, decode_record
+from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
+from cotenant.kube.codec.queueing import GATE
+from cotenant.node.devices.vendors import Vendor
+from tests.kube.api_server import ApiServer
+from tests.kube.control_plane import ControlPlane, given_by, play, until
+from tests.kube.pods import pod_object
+from tests.kube.test_claims import CLAIMS, add, add_claim, add_pod, allocation, bind, is_ready, spec_of
+
+TYPE = f'device.attributes["{DRIVER}"].type'
+
+
+def share(memory: str, compute: int = 0) -> dict[str, Any]:
+    return {
+        "driver": DRIVER,
+        "parameters": {"apiVersion": PARAMETERS, "kind": "GpuShare", "memory": memory, "compute": compute},
+    }
+
+
+def exactly(name: str, device_class: str = SHARED, *selectors: str, **more: Any) -> dict[str, Any]:
+    chosen = [{"cel": {"expression": text}} for text in selectors]
+    return {"name": name, "exactly": {"deviceClassName": device_class, "selectors": chosen, **more}}
+
+
+def claim_of(*requests: dict[str, Any], constraints: Any = (), **shares: dict[str, Any]) -> dict[str, Any]:
+    """A claim with these requests; the parameters of each are given by its name."""
+    config = [{"requests": [name.replace("_", "/")], "opaque": one} for name, one in shares.items()]
+    return {"devices": {"requests": list(requests), "config": config, "constraints": list(constraints)}}
+
+
+def add_user(server: ApiServer, name: str, claims: list[str], *containers: list[str]) -> None:
+    """A pod with these claims, each under its own name; of its containers, each uses some of them."""
+    new = pod_object([{}] * max(1, len(containers)), [], {}, None, {"schedulerName": "default-scheduler"})
+    new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    new["spec"]["schedulingGates"] = [{"name": GATE}]
+    new["spec"]["resourceClaims"] = [{"name": one, "resourceClaimName": one} for one in claims]
+    for container, uses in zip(new["spec"]["containers"], containers or [claims], strict=True):
+        container["resources"]["claims"] = [{"name": one} for one in uses]
+    server.merge(name, new, "team")
+
+
+async def with_nodes(plane: ControlPlane, **gpus: tuple[int, int]) -> None:
+    """Nodes by name, each with a number of GPUs and their memory; the type of the GPUs is the name of the node."""
+    for name, (count, memory) in gpus.items():
+        plane.add_node(name, cards=count, memory=memory, kind=name)
+    await until(lambda: len(plane.scheduler.state.vendors) == len(gpus))
+
+
+def record(server: ApiServer, name: str) -> Record:
+    return decode_record(server.pods["team", name]["metadata"]["annotations"][RECORD])
+
+
+def results(server: ApiServer, claim: str) -> list[tuple[str, str]]:
+    """The requests and devices of a claim."""
+    found = allocation(server, claim)
+    assert found is not None
+    return [(one["request"], one["device"]) for one in found["devices"]["results"]]
+
+
+async def decided(server: ApiServer, *names: str) -> None:
+    await until(
+        lambda: all(
+            RECORD in server.pods["team", name]["metadata"]["annotations"]
+            and not server.pods["team", name]["spec"]["schedulingGates"]
+            for name in names
+        )
+    )
+
+
+async def waits(plane: ControlPlane, name: str, sentence: str) -> None:
+    await plane.knows(name)
+    await until_why(plane, name, sentence)
+    assert RECORD not in plane.pod(name)["metadata"]["annotations"]
+
+
+async def until_why(plane: ControlPlane, name: str, sentence: str) -> None:
+    said = ""
+    for _ in range(100):
+        said = json.dumps(await plane.why(name))
+        if sentence in said:
+            return
+        await plane.knows(name)
+    raise AssertionError(f"{sentence!r} not in {said}")
+
+
+def test_a_claim_with_two_requests_and_a_second_claim_in_one_container_have_one_limit() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        add_claim(server, "two", claim_of(exactly("a"), exactly("b"), a=share("3000Mi", 20), b=share("1000Mi")))
+        add_claim(server, "more", claim_of(exactly("c"), c=share("2000Mi")))
+        add_user(server, "one", ["two", "more"])
+        await decided(server, "one")
+        held = record(server, "one")
+        assert [(one.claim, one.request) for one in held.containers] == [
+            ("claim-two", "a"),
+            ("claim-two", "b"),
+            ("claim-more", "c"),
+        ]
+        (sum_of_all,) = held.held_by(0)
+        assert (sum_of_all.memory, sum_of_all.compute) == (6000, 200)
+        assert (held.carries("claim-two"), held.carries("claim-more")) == (True, False)
+        assert results(server, "two") == [("a", device_name("GPU-n1-0")), ("b", device_name("GPU-n1-0"))]
+        assert results(server, "more") == [("c", device_name("GPU-n1-0"))]
+        assert given_by(server) == {"GPU-n1-0": 6000}
+        limits = server.pods["team", "one"]["metadata"]["annotations"]["cotenant.io/0.limits"]
+        assert str(6000 * 1024 * 1024) in limits
+
+    play(story, CLAIMS)
+
+
+def test_claims_of_different_containers_are_decided_together_on_one_node() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000), n2=(2, 16_000))
+        for name in ("a", "b"):
+            add_claim(server, name, spec_of("9000Mi"))
+        add_user(server, "one", ["a", "b"], ["a"], ["b"])
+        await decided(server, "one")
+        assert record(server, "one").node == "n2"  # only there both fit
+        assert sorted(given_by(server).values()) == [9000, 9000]
+
+    play(story, CLAIMS)
+
+
+def test_the_first_of_several_alternatives_that_fits_counts() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        subs = [{"name": "large", "deviceClassName": SHARED}, {"name": "small", "deviceClassName": SHARED}]
+        alternatives = {"name": "gpu", "firstAvailable": subs}
+        spec = claim_of(alternatives, gpu_large=share("9000Mi"), gpu_small=share("4000Mi"))
+        for name in ("one", "two", "three"):
+            add_claim(server, name, spec)
+            add_user(server, name, [name])
+            if name != "three":
+                await decided(server, name)
+        assert results(server, "one") == [("gpu/large", device_name("GPU-n1-0"))]
+        assert results(server, "two") == [("gpu/small", device_name("GPU-n1-0"))]
+        await waits(plane, "three", "9000 MiB")
+
+    play(story, CLAIMS)
+
+
+def test_all_means_all_gpus_of_a_node() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(2, 16_000), n2=(3, 16_000))
+        add_claim(server, "one", claim_of(exactly("gpu", WHOLE, allocationMode="All")))
+        add_user(server, "one", ["one"])
+        await decided(server, "one")
+        held = record(server, "one")
+        assert (held.node, len(held.held_by(0)), held.exclusive) == ("n2", 3, True)
+        add_claim(server, "two", claim_of(exactly("gpu", WHOLE, f'{TYPE} == "n1"', allocationMode="All")))
+        add_user(server, "two", ["two"])
+        await decided(server, "two")
+        assert (record(server, "two").node, len(results(server, "two"))) == ("n1", 2)
+
+    play(story, CLAIMS)
+
+
+def test_selectors_of_requests_and_of_classes_choose_the_gpus() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000), n2=(1, 16_000), n3=(1, 32_000))
+        chosen = exactly("gpu", SHARED, f'device.driver == "{DRIVER}" && {TYPE}.startsWith("n2")')
+        add_claim(server, "one", claim_of(chosen, gpu=share("1Gi")))
+        add_user(server, "one", ["one"])
+        await decided(server, "one")
+        assert record(server, "one").node == "n2"
+        large = f"device.driver == '{DRIVER}' && device.capacity['{DRIVER}'].memory.isGreaterThan(quantity('20Gi'))"
+        spec = {"selectors": [{"cel": {"expression": large}}], "config": [{"opaque": share("3Gi", 10)}]}
+        server.classes.merge("large", {"metadata": {"name": "large"}, "spec": spec}, "")
+        add_claim(server, "two", claim_of(exactly("gpu", "large")))
+        add_user(server, "two", ["two"])
+        await decided(server, "two")
+        (held,) = record(server, "two").held_by(0)
+        assert (held.gpu, held.memory, held.compute) == ("GPU-n3-0", 3072, 100)
+
+    play(story, CLAIMS)
+
+
+def test_a_class_of_somebody_else_that_appears_later_is_read_again() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        add_claim(server, "one", claim_of(exactly("gpu", "late"), exactly("more"), more=share("1Gi")))
+        add_user(server, "one", ["one"])
+        await waits(plane, "one", "there is no device class late")
+        spec = {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}], "config": []}
+        server.classes.merge("late", {"metadata": {"name": "late"}, "spec": spec}, "")
+        await waits(plane, "one", "MiB")  # a whole GPU, and a part of another one
+        plane.add_node("n2", cards=2, memory=16_000)
+        await decided(server, "one")
+
+    play(story, CLAIMS)
+
+
+def test_gpus_that_appear_later_satisfy_a_selector() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        add_claim(server, "one", claim_of(exactly("gpu", SHARED, f"{TYPE} == 'n2'"), gpu=share("1Gi")))
+        add_user(server, "one", ["one"])
+        await waits(plane, "one", "none of the 1 GPUs satisfies it")
+        plane.add_node("n2", memory=16_000, kind="n2")
+        await decided(server, "one")
+        assert record(server, "one").node == "n2"
+
+    play(story, CLAIMS)
+
+
+def test_the_capacity_that_a_request_states_is_its_share() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        capacity = {"requests": {"memory": "4Gi", f"{DRIVER}/compute": "25"}}
+        add_claim(server, "one", claim_of(exactly("gpu", capacity=capacity)))
+        add_user(server, "one", ["one"])
+        await decided(server, "one")
+        (held,) = record(server, "one").held_by(0)
+        assert (held.memory, held.compute) == (4096, 250)
+        add_claim(server, "two", claim_of(exactly("gpu", capacity={"requests": {"memory": "64Gi"}})))
+        add_user(server, "two", ["two"])
+        await waits(plane, "two", "65536 MiB")
+
+    play(story, CLAIMS)
+
+
+def test_devices_agree_in_an_attribute() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        plane.add_node("n1", cards=4, memory=16_000, numa=[0, 1, 0, 1])
+        await until(lambda: plane.scheduler.state.vendors)
+        numa = {"matchAttribute": f"{DRIVER}/numaNode"}
+        add_claim(server, "one", claim_of(exactly("gpu", WHOLE, count=2), constraints=[numa]))
+        add_user(server, "one", ["one"])
+        await decided(server, "one")
+        assert {one[1] for one in results(server, "one")} == {device_name(f"GPU-n1-{i}") for i in (0, 2)}
+        pair = {"matchAttribute": f"{DRIVER}/uuid", "requests": ["a", "b"]}
+        requests = (exactly("a"), exactly("b"), exactly("c"))
+        shares = {name: share("9Gi" if name == "c" else "4Gi") for name in "abc"}
+        add_claim(server, "two", claim_of(*requests, constraints=[pair], **shares))
+        add_user(server, "two", ["two"])
+        await decided(server, "two")
+        found = dict(results(server, "two"))
+        assert found["a"] == found["b"] != found["c"]  # 17 GiB do not fit on one
+
+    play(story, CLAIMS)
+
+
+def test_pods_that_share_a_claim_have_the_same_gpu_which_counts_once() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server, state = plane.server, plane.scheduler.state
+        await with_nodes(plane, n1=(1, 16_000), n2=(1, 16_000))
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        bind(server, "one")
+        add_pod(server, "two", claim="one")
+        await decided(server, "two")
+        first, second = record(server, "one"), record(server, "two")
+        assert (first.node, first.containers) == (second.node, second.containers)
+        assert server.claims.pods["team", "one"]["status"]["allocation"]["devices"]["results"][0]["device"]
+        server.merge("two", {"spec": {"nodeName": second.node}}, "team")
+        await until(lambda: len(state.allocations_on(second.node)) == 2)
+        assert state.used("team", Vendor.NVIDIA).memory == 9000
+        assert max(state.cluster.node(second.node).memory) == 7000
+        # the GPU is free only after the last of them
+        plane.end("one")
+        await until(lambda: len(state.allocations_on(second.node)) == 1)
+        assert state.used("team", Vendor.NVIDIA).memory == 9000
+        assert max(state.cluster.node(second.node).memory) == 7000
+        plane.end("two")
+        await until(lambda: max(state.cluster.node(second.node).memory) == 16_000)
+        assert state.used("team", Vendor.NVIDIA).memory == 0
+
+    play(story, CLAIMS)
+
+
+def test_pods_of_one_claim_that_come_together_share_it() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server, state = plane.server, plane.scheduler.state
+        await with_nodes(plane, n1=(1, 16_000), n2=(1, 16_000))
+        add_claim(server, "shared", spec_of("9000Mi"))
+        names = [f"p{i}" for i in range(4)]
+        for name in names:
+            add_pod(server, name, claim="shared")
+        await decided(server, *names)
+        assert len({record(server, name).containers for name in names}) == 1
+        assert sum(given for given in state.cluster.node(record(server, "p0").node).memory) == 7000
+        server.claims.merge(
+            "own", {"metadata": {"namespace": "team", "uid": "claim-own"}, "spec": spec_of("4Gi"), "status": {}}, "team"
+        )
+        add_user(server, "both", ["shared", "own"], ["shared"], ["own"])
+        await decided(server, "both")
+        assert record(server, "both").node == record(server, "p0").node
+        assert state.used("team", Vendor.NVIDIA).memory == 9000 + 4096
+
+    play(story, CLAIMS)
+
+
+def test_a_quota_is_charged_once_for_a_shared_claim() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        hard = {"limits.nvidia.com/gpumem": "10000"}
+        server.quotas.merge("q", {"metadata": {"namespace": "team"}, "spec": {"hard": hard}}, "team")
+        await until(lambda: plane.scheduler.quotas.limits("team"))
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        add_pod(server, "two", claim="one")
+        await decided(server, "two")
+        add(server, "three", "2000Mi")
+        await waits(plane, "three", "quota q")
+
+    play(story, CLAIMS)
+
+
+def test_a_gang_with_claims_starts_as_a_whole() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        gang = {"metadata": {"annotations": {"cotenant.io/gang": "g", "cotenant.io/gang-size": "2"}}}
+        for name in ("one", "two"):
+            add_claim(server, name, spec_of("9000Mi"))
+            add_pod(server, name)
+            server.merge(name, gang, "team")
+        await plane.knows("one", "two")
+        await until(lambda: plane.events("Queued"))
+        assert not given_by(server)
+        plane.add_node("n2", memory=16_000)
+        await decided(server, "one", "two")
+        assert sorted(given_by(server).values()) == [9000, 9000]
+
+    play(story, CLAIMS)
+
+
+WRONG = {
+    "contradiction": (
+        claim_of(exactly("gpu", SHARED, f"{TYPE} == 'a' && {TYPE} == 'b'"), gpu=share("1Gi")),
+        "none of the 1 GPUs satisfies it",
+    ),
+    "two-selectors": (
+        claim_of(exactly("gpu", SHARED, f"{TYPE} == 'n1'", f"{TYPE} != 'n1'"), gpu=share("1Gi")),
+        "none of the 1 GPUs satisfies it",
+    ),
+    "no-attribute": (
+        claim_of(exactly("gpu", SHARED, f'device.attributes["{DRIVER}"].color == "red"'), gpu=share("1Gi")),
+        "there is no color",
+    ),
+    "no-boolean": (claim_of(exactly("gpu", SHARED, "device.driver"), gpu=share("1Gi")), "neither true nor false"),
+    "syntax": (claim_of(exactly("gpu", SHARED, "device.driver =="), gpu=share("1Gi")), "unexpected 'the end'"),
+    "regex": (
+        claim_of(exactly("gpu", SHARED, r"device.driver.matches('(a)\\1')"), gpu=share("1Gi")),
+        "not supported",
+    ),
+    "expensive": (
+        claim_of(
+            exactly(
+                "gpu",
+                SHARED,
+                "cel.bind(l, [1,2,3,4,5,6,7,8,9,0], "
+                + "".join(f"l.all({v}, " for v in "abcdef")
+                + "a + b >= 0"
+                + ")" * 7,
+            ),
+            gpu=share("1Gi"),
+        ),
+        "too many steps",
+    ),
+    "capacity": (claim_of(exactly("gpu", capacity={"requests": {"tensors": "1"}})), "capacity tensors"),
+    "twice": (claim_of(exactly("gpu", capacity={"requests": {"memory": "1Gi"}}), gpu=share("1Gi")), "remove one"),
+    "percent": (
+        claim_of(exactly("gpu", capacity={"requests": {"memory": "1Gi", "compute": "200"}})),
+        "percentage of up to 100",
+    ),
+    "other-class": (
+        claim_of(exactly("gpu"), exactly("nic", "nic.example.com"), gpu=share("1Gi")),
+        "is for other devices",
+    ),
+    "distinct": (
+        claim_of(exactly("gpu"), constraints=[{"distinctAttribute": f"{DRIVER}/uuid"}], gpu=share("1Gi")),
+        "only matchAttribute",
+    ),
+    "attribute": (
+        claim_of(exactly("gpu"), constraints=[{"matchAttribute": "example.com/color"}], gpu=share("1Gi")),
+        "no GPU has the attribute",
+    ),
+    "parameters": (
+        claim_of(exactly("gpu"), gpu={"driver": DRIVER, "parameters": {"memory": "1Gi"}}),
+        f"parameters for driver {DRIVER}",
+    ),
+    "version": (
+        claim_of(
+            exactly("gpu"),
+            gpu={"driver": DRIVER, "parameters": {"apiVersion": f"{DRIVER}/v9", "kind": "GpuShare", "memory": "1Gi"}},
+        ),
+        f"parameters for driver {DRIVER}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_impossible_claim_waits_with_a_sentence_and_disturbs_nothing_else(name: str) -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        nic = {"metadata": {"name": "nic.example.com"}, "spec": {"selectors": [], "config": []}}
+        server.classes.merge("nic.example.com", nic, "")
+        await until(lambda: plane.scheduler.claims.find_class("nic.example.com"))
+        spec, sentence = WRONG[name]
+        add_claim(server, "wrong", spec)
+        add_user(server, "wrong", ["wrong"])
+        add(server, "fine", "1Gi")
+        await until(lambda: is_ready(server, "fine"))
+        await waits(plane, "wrong", sentence)
+        await until(lambda: any(sentence in text for text in plane.events("Queued")))
+        assert allocation(server, "wrong") is None
+
+    play(story, CLAIMS)
+
+
+@pytest.mark.parametrize(
+    ("containers", "sentence"),
+    [
+        ([["a"], ["a", "b"]], "let both use the same claims"),
+        ([["a"], []], "no container uses the claim b"),
+    ],
+)
+def test_containers_must_use_claims_as_a_whole(containers: list[list[str]], sentence: str) -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_nodes(plane, n1=(1, 16_000))
+        for name in ("a", "b"):
+            add_claim(plane.server, name, spec_of("1Gi"))
+        add_user(plane.server, "one", ["a", "b"], *containers)
+        await waits(plane, "one", sentence)
+
+    play(story, CLAIMS)
+
+
+def test_a_claim_that_was_made_again_under_its_name_is_not_that_of_the_running_pod() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        bind(server, "one")
+        server.claims.remove("one", "team")
+        metadata = {"namespace": "team", "uid": "claim-again"}
+        server.claims.merge("one", {"metadata": metadata, "spec": spec_of("1Gi"), "status": {}}, "team")
+        add_pod(server, "two", claim="one")
+        await waits(plane, "two", "pod one uses an earlier claim of this name")
+        assert given_by(server) == {"GPU-n1-0": 9000}
+
+    play(story, CLAIMS)

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pod of higher priority displaces by claims exactly what it must, and has the GPU when that is really free."""
+
+from typing import Any
+
+from cotenant.kube.codec.assignment import RECORD, decode_record
+from cotenant.kube.settings import KubeSettings, PreemptionPart, SchedulerPart
+from tests.kube.control_plane import ControlPlane, given_by, play, until
+from tests.kube.test_claims import CLAIMS, add, add_pod, allocation, bind, is_ready
+
+
+async def full(plane: ControlPlane, **low: int) -> None:
+    """A node for each of these pods with claims, which take 12,000 of 16,000 MiB and have these priorities."""
+    preemptor = plane.scheduler.preemptor
+    preemptor.settle_s, preemptor.again_s, plane.scheduler.releaser.preempt_s = 0.0, 0.05, 0.02
+    for name, priority in low.items():
+        plane.add_node(f"n-{name}")
+        await until(lambda name=name: f"n-{name}" in plane.scheduler.state.vendors)  # type: ignore[misc]
+        add(plane.server, name, "12000Mi", priority=priority)
+        await until(lambda name=name: is_ready(plane.server, name))  # type: ignore[misc]
+        bind(plane.server, name)
+        await plane.knows(name)
+
+
+def is_decided(plane: ControlPlane, name: str) -> bool:
+    return RECORD in plane.pod(name)["metadata"]["annotations"]
+
+
+def test_the_least_important_pod_leaves_and_the_claim_is_allocated_after_its_end() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await full(plane, a=5, b=1, c=3)
+        add(server, "high", "12000Mi", priority=10)
+        await until(lambda: server.evicted == ["b"])
+        await until(lambda: plane.scheduler.state.is_reserved("uid-high"))
+        add(server, "thief", "8000Mi")
+        await plane.knows("thief", "high")
+        assert not is_decided(plane, "high")
+        assert allocation(server, "high") is None
+        plane.end("b")
+        await until(lambda: is_ready(server, "high"))
+        assert decode_record(plane.pod("high")["metadata"]["annotations"][RECORD]).node == "n-b"
+        assert not is_decided(plane, "thief")
+        assert server.evicted == ["b"]
+        assert max(given_by(server).values()) <= 16_000
+        await until(lambda: plane.events("Preempted") and plane.events("Preempting"))
+
+    play(story, CLAIMS)
+
+
+def test_pods_of_the_device_plugin_and_of_claims_displace_each_other() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await full(plane, low=0)
+        plane.add_pod("plugin", 12_000, priority=5)
+        await plane.knows("plugin")
+        assert not (await plane.filter("plugin", "n-low"))["NodeNames"]
+        await until(lambda: server.evicted == ["low"])
+        plane.end("low")
+        await plane.knows("low")
+        assert await plane.place("plugin", "n-low") == "n-low"
+        add(server, "high", "12000Mi", priority=10)
+        await until(lambda: server.evicted == ["low", "plugin"])
+        plane.end("plugin")
+        await until(lambda: is_ready(server, "high"))
+
+    play(story, CLAIMS)
+
+
+def test_disruption_budgets_and_settings_protect_pods_with_claims() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await full(plane, spared=0, other=3)
+        server.budgets["spared"] = 0
+        add(server, "high", "12000Mi", priority=10)
+        await until(lambda: server.evicted == ["other"])
+        await until(lambda: plane.events("PreemptionRefused"))
+        plane.end("other")
+        await until(lambda: is_ready(server, "high"))
+        assert server.evicted == ["other"]
+
+    play(story, CLAIMS)
+
+
+def test_no_pod_leaves_for_one_of_the_same_priority_or_if_preemption_is_disabled() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, low=5)
+        add(plane.server, "same", "12000Mi", priority=5)
+        add(plane.server, "never", "12000Mi", priority=10, preemptionPolicy="Never")
+        await plane.knows("same", "never")
+        passes = plane.scheduler.preemptor.passes
+        await until(lambda: plane.events("Queued") and plane.scheduler.preemptor.passes >= passes)
+        assert plane.server.evicted == []
+
+    play(story, CLAIMS)
+
+    async def disabled(plane: ControlPlane) -> None:
+        await full(plane, low=0)
+        add(plane.server, "high", "12000Mi", priority=10)
+        await until(lambda: plane.events("Queued"))
+        assert plane.server.evicted == []
+
+    part: Any = SchedulerPart(preemption=PreemptionPart(enabled=False))
+    play(disabled, KubeSettings(claims=CLAIMS.claims, scheduler=part))
+
+
+def test_pods_that_share_a_claim_are_not_evicted_because_one_of_them_frees_nothing() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await full(plane, pair=0, alone=5)
+        add_pod(server, "partner", claim="pair", priority=0)
+        await until(lambda: not plane.pod("partner")["spec"]["schedulingGates"])
+        server.merge("partner", {"spec": {"nodeName": "n-pair"}}, "team")
+        await plane.knows("partner")
+        add(server, "high", "12000Mi", priority=10)
+        await until(lambda: server.evicted == ["alone"])
+
+    play(story, CLAIMS)

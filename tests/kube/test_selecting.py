@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs that selectors select: evaluated once for GPUs that are alike, within budgets."""
+
+from unittest.mock import patch
+
+import pytest
+
+from cotenant.core.model import Gpu, Machine
+from cotenant.core.units import MiB
+from cotenant.errors import InputError
+from cotenant.kube.codec import cel, selecting
+from cotenant.kube.codec.claims import DRIVER
+from cotenant.kube.codec.devices import attributes_of
+from cotenant.kube.codec.selecting import Fleet
+from cotenant.node.devices.vendors import Vendor
+
+IS_T4 = f"device.attributes['{DRIVER}'].type == 'T4'"
+
+
+def machine(name: str, gpu_type: str = "T4", gpus: int = 2) -> Machine:
+    made = (Gpu(uuid=f"GPU-{name}-{index}", type=gpu_type, memory=MiB(16_000)) for index in range(gpus))
+    return Machine(name=name, gpus=tuple(made))
+
+
+def fleet(*machines: Machine, before: Fleet | None = None) -> Fleet:
+    return Fleet([(one, Vendor.NVIDIA) for one in machines], DRIVER, attributes_of, before)
+
+
+def test_gpus_that_are_alike_are_evaluated_once_also_after_a_node_changed() -> None:
+    n1, n2 = machine("n1"), machine("n2", "A100")
+    with patch.object(cel.Expression, "evaluate", autospec=True, side_effect=cel.Expression.evaluate) as evaluated:
+        first = fleet(n1, n2)
+        assert first.selected((IS_T4,)).by_node == {"n1": {"GPU-n1-0", "GPU-n1-1"}}
+        assert evaluated.call_count == 2  # one for each type
+        second = fleet(n1, machine("n3"), before=first)
+        assert second.selected((IS_T4,)).uuids == {"GPU-n1-0", "GPU-n1-1", "GPU-n3-0", "GPU-n3-1"}
+        assert second.selected((IS_T4,)).every
+        assert evaluated.call_count == 2
+        third = fleet(machine("n1", "H100"), before=second)
+        with pytest.raises(InputError, match="none of the 2 GPUs satisfies it"):
+            third.selected((IS_T4,))
+        assert evaluated.call_count == 3
+
+
+def test_answers_about_gpus_that_are_gone_are_forgotten() -> None:
+    by_uuid = f"device.attributes['{DRIVER}'].uuid.startsWith('GPU-')"
+    known = fleet(machine("n0"))
+    for number in range(1, 20):
+        known = fleet(machine(f"n{number}"), before=known)
+        known.selected((by_uuid,))
+    assert len(known._answers[by_uuid]) <= 6
+
+
+def test_a_selector_has_a_budget_for_a_gpu_and_one_for_all() -> None:
+    endless = (
+        "[1,2,3,4,5,6,7,8].all(a, [1,2,3,4,5,6,7,8].all(b, [1,2,3,4,5,6,7,8].all(c, [1,2,3,4,5,6,7,8].all(d, d > 0))))"
+    )
+    with pytest.raises(InputError, match="too many steps"):
+        fleet(machine("n1")).selected((endless,))
+    many = fleet(machine("n1", gpus=64))
+    each = f"'{'a' * 200}'.matches('.*x') || device.attributes['{DRIVER}'].uuid != ''"
+    assert many.selected((each,)).every
+    with (
+        patch.object(selecting, "STEPS", 20_000),
+        patch.object(selecting, "STEPS_PER_GPU", 0),
+        pytest.raises(InputError, match="too many steps"),
+    ):
+        fleet(machine("n1", gpus=64)).selected((each,))
+
+
+def test_an_error_is_told_each_time() -> None:
+    devices, lengths = fleet(machine("n1")), []
+    for _ in range(3):
+        with pytest.raises(InputError, match=r"none of the 2 GPUs satisfies it: there is no absent") as raised:
+            devices.selected((f"device.attributes['{DRIVER}'].absent == 1",))
+        lengths.append(len(raised.traceback))
+    assert len(set(lengths)) == 1  # what is kept does not grow
