@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share."""
 
+import gc
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
-from tests.order import CLUSTER, group_of, rank_of
+from tests.order import CLUSTER, CLUSTER_PROCESSES, group_of, is_on_cluster, rank_of
 from tests.summary import Summary
 
 # Matrices here are small: a second thread of the algebra library only gets in the way of the other test process.
@@ -39,10 +42,21 @@ def data() -> Path:
 
 
 class FewClusters(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives each group of tests to one test process."""
+    """Gives each group of tests to one test process: those on clusters to the first two, as long as others have
+    other groups to run."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        has_clusters = list(self.assigned_work).index(node) < CLUSTER_PROCESSES
+        self.workqueue.move_to_end(next_group(list(self.workqueue), has_clusters), last=False)
+        super()._assign_work_unit(node)
+
+
+def next_group(groups: Sequence[str], has_clusters: bool) -> str:
+    """Which of the remaining groups a test process gets."""
+    return next((group for group in groups if is_on_cluster(group) == has_clusters), groups[0])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,3 +76,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(CLUSTER):
             item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all modules stay until the end: garbage collections need not look at them."""
+    gc.collect()
+    gc.freeze()

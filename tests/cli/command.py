@@ -38,7 +38,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def run(
-    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 60
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """The finished command with what it said; never a traceback."""
     env = environment() if env is None else env
@@ -71,7 +71,7 @@ def refusal(*words: str | Path, cwd: Path | None = None, env: Mapping[str, str] 
     return line.removeprefix("cotenant: ")
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline

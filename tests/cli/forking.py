@@ -3,10 +3,12 @@
 """Commands as forks of a process that has imported them: imports take most of the time of a short command.
 
 Each command is still a process of its own, with its own streams, folder, environment and exit code. What differs:
-all forks of one test process have one hash seed, and a variable that is read before the first import has no effect.
+all forks of one test process have one hash seed, a variable that is read before the first import has no effect, and
+what one command imports when it needs it, later ones find imported.
 """
 
 import atexit
+import gc
 import json
 import os
 import signal
@@ -25,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 SERVER = "from tests.cli.forking import serve; serve()"
 NUMBER = 4
 """bytes of a number that the server sends"""
+LEARNED = tuple(f"cotenant.{name}." for name in ("core", "wire", "node", "history", "local", "sim"))
+"""what the server imports once a command has; not `kube`, which reads a variable when it is imported"""
 
 
 class Ended(NamedTuple):
@@ -96,18 +100,45 @@ def serve() -> NoReturn:
     for module, _ in (command for section in SECTIONS.values() for command in section.values()):
         with suppress(ImportError):  # an optional package is not installed: the command says so
             import_module(f"cotenant.cli.{module}")
+    _keep_apart()
     with door:
         while fds := socket.recv_fds(door, 1, 3)[1]:
+            imported = os.memfd_create("imported")
             pid = os.fork()
             if pid == 0:
                 door.close()
+                atexit.register(_tell, imported, frozenset(sys.modules))
                 _become(*fds)
                 main()
             for fd in fds:
                 os.close(fd)
             door.send(pid.to_bytes(NUMBER, sys.byteorder))
             door.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]).to_bytes(NUMBER, sys.byteorder, signed=True))
+            _learn(imported)
     sys.exit()
+
+
+def _keep_apart() -> None:
+    """Tells the garbage collector to leave alone all objects so far: otherwise each fork copies them when it ends."""
+    gc.collect()
+    gc.freeze()
+
+
+def _tell(imported: int, before: frozenset[str]) -> None:
+    """At the end of a command: what it has imported."""
+    names = (name for name in list(sys.modules) if name.startswith(LEARNED) and name not in before)
+    os.pwrite(imported, "\n".join(names).encode(), 0)
+
+
+def _learn(imported: int) -> None:
+    """Imports it as well, for the next commands."""
+    with open(imported) as file:
+        names = file.read().split()
+    for name in names:
+        with suppress(ImportError):
+            import_module(name)
+    if names:
+        _keep_apart()
 
 
 def _become(asked: int, out: int, err: int) -> None:

@@ -58,7 +58,7 @@ def test_a_demo_that_is_stopped_leaves_nothing_running(number: signal.Signals, t
     with begun(tmp_path) as process:
         assert processes(tmp_path)
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert (process.returncode, said.strip()) == (130, "cotenant: interrupted")
     assert processes(tmp_path) == []
 
@@ -101,7 +101,7 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         assert refusal(*SHORT, cwd=tmp_path, env=env_of(tmp_path)) == "another demo is running in d"
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def test_a_folder_whose_path_is_too_long_for_sockets_is_refused(tmp_path: Path) -> None:

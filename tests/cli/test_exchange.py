@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cotenant.cli.client import exchange
+from cotenant.client.http import exchange
 
 
 def answered(answer: bytes) -> tuple[int, bytes, bytes]:

@@ -115,6 +115,7 @@ def started(daemon: Daemon, folder: Path, *words: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_a_task_runs_to_its_end_and_the_file_says_when(daemon: Daemon, tmp_path: Path) -> None:
     env = environment(
         COTENANT_STATE=str(daemon.state), COTENANT_CACHE=str(tmp_path), XLA_FLAGS="--xla_backend_optimization_level=1"
@@ -149,14 +150,14 @@ def test_a_kill_leaves_a_file_that_can_be_read(daemon: Daemon, tmp_path: Path) -
 def test_after_an_interrupt_jobs_go_on_unless_they_are_to_be_cancelled(daemon: Daemon, tmp_path: Path) -> None:
     with started(daemon, tmp_path) as process:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert process.returncode == 130
     assert said.splitlines()[0] == "cotenant: submitted 1 job, which continues; `cotenant jobs` lists it"
     (going_on,) = active(daemon)
     (folder := tmp_path / "second").mkdir()
     with started(daemon, folder, "--cancel-on-interrupt") as process:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert "those that had not ended are cancelled" in said
     until(lambda: [job.id for job in active(daemon)] == [going_on.id])
     daemon.client.post(f"/v1/jobs/{going_on.id}/cancel", JobView)

@@ -305,7 +305,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
                 assert command.poll() is None
                 time.sleep(0.01)
             command.send_signal(signal.SIGINT)
-            out, error = command.communicate(timeout=60)
+            out, error = command.communicate(timeout=300)
         assert (command.returncode, out, error.strip()) == (130, "", "cotenant: interrupted")
     finally:
         beside.close()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.cli.cancel import cancelled_text
-from cotenant.cli.output import ago
 from cotenant.local.supervisor import Log
 from cotenant.wire.local import JobView
+from cotenant.wire.text import ago
 from tests.cli.command import START, environment, refusal, run
 from tests.local.daemon import Daemon, running_daemon, until
 
@@ -155,7 +155,7 @@ def test_cancel_says_what_it_knows_if_it_cannot_wait_for_the_end(tmp_path: Path,
                 one.kill()
             else:
                 waiting.send_signal(signal.SIGINT)
-            printed, said = waiting.communicate(timeout=60)
+            printed, said = waiting.communicate(timeout=300)
         (tmp_path / "go").touch()
         if end == "daemon":
             one.up()

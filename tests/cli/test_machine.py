@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cotenant.cli.wait import exit_code
+from cotenant.client.endings import exit_code
 from cotenant.wire.local import JobView
 from tests.cli.command import START, environment, refusal, run
 from tests.local.daemon import Daemon, until
@@ -188,7 +188,7 @@ def test_interrupted_wait_exits_with_130_and_leaves_the_job_alone(daemon: Daemon
     ) as waiting:
         until(lambda: any(job.name == "left" for job in daemon.client.get("/v1/jobs?state=running", list[JobView])))
         waiting.send_signal(signal.SIGINT)
-        printed, said = waiting.communicate(timeout=60)
+        printed, said = waiting.communicate(timeout=300)
     assert waiting.returncode == 130
     assert said.split("\n\n") == [
         f"{printed.strip()} continues; `cotenant cancel {printed.strip()}` stops it",
@@ -244,7 +244,7 @@ REFUSED = {
     "submit --name a/b -- true": "--name a/b: expected up to 100 letters, digits, dots, dashes and underscores",
     "submit --env NOT_SET_ANYWHERE -- true": "--env NOT_SET_ANYWHERE: the variable is not set in this shell;",
     "submit --colour red -- true": "No such option '--colour'.",
-    "submit": "Missing argument 'COMMAND...'. See cotenant submit --help",
+    "submit": "submit: give a command, for example `cotenant submit -- python train.py`, or --file jobs.yaml",
     "jobs --state happy": "--state happy: unknown state; expected some of queued, starting, running, finished,",
     "up --listen 99": "--listen needs --token-file",
 }

@@ -87,7 +87,6 @@ def test_an_array_has_indices_and_replicas_are_a_gang() -> None:
     ("words", "sentence"),
     [
         (("submit", "--image", "a", "x"), "--image: needs --on kubernetes"),
-        (("submit", "--dry-run", "x"), "--dry-run: needs --on kubernetes"),
         (("jobs", "-n", "team"), "--namespace: needs --on kubernetes"),
         (("top", "node"), "what: needs --on kubernetes"),
         (("show", "-n", "team", "j-1"), "--namespace: needs --on kubernetes"),

@@ -294,11 +294,11 @@ def test_slices_lists_what_is_in_use_and_a_lower_class_waits(env: dict[str, str]
     assert low.stdout is not None
     assert [low.stdout.readline().split()[0] for _ in range(3)] == ["total", "free", "allocated"]
     high = started(milliseconds=800)
-    high.communicate("", timeout=60)
+    high.communicate("", timeout=300)
     assert low.stdout.readline().startswith("launches")  # it went on afterwards
     views = json.loads(run("slices", "-o", "json", env=env).stdout)
     table = run("slices", "-o", "wide", env=env).stdout
-    _, summary = low.communicate("", timeout=60)
+    _, summary = low.communicate("", timeout=300)
     (view,) = views
     assert (view["priority"], view["processes"], view["gpus"][0]["memory_bytes"]) == ("low", 1, 100 << 20)
     assert (view["gpus"][0]["nvml_bytes"], view["gpus"][0]["drift_bytes"]) == (100 << 20, 0)

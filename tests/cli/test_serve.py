@@ -155,7 +155,7 @@ def test_ctrl_c_ends_the_waiting_and_says_what_remains(kubeconfig: Path) -> None
         assert one.stderr is not None
         assert one.stderr.readline() == "demo: 0 of 1 replica ready\n"
         one.send_signal(signal.SIGINT)
-        out, rest = one.communicate(timeout=60)
+        out, rest = one.communicate(timeout=300)
     assert (one.returncode, out) == (130, "")
     said = [line for line in rest.splitlines() if line]
     assert said == ["demo continues to start; `cotenant serve delete demo` removes it", "cotenant: interrupted"]

@@ -5,16 +5,25 @@
 import fcntl
 import os
 import pty
+import re
+import select
 import signal
 import struct
 import subprocess
 import termios
+import time
+import tty
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from cotenant.cli.top import in_place, screen
+from cotenant.cli.top_keys import GREEN, RED, YELLOW, in_colour, keys, updated
 from cotenant.cli.top_screen import SORTS, Action, Snapshot, View, bar, draw, press, shown_jobs
+from cotenant.client.client import Client
+from cotenant.client.problems import NoDaemonError
+from cotenant.errors import CotenantError
 from cotenant.wire.local import GpuView, JobView, UnmanagedProcess
 from tests.cli.command import START, environment
 from tests.local.daemon import Daemon
@@ -95,7 +104,7 @@ def test_into_a_file_goes_no_escape_and_without_end_only_what_was_asked(daemon: 
         assert command.stdout is not None
         lines = [command.stdout.readline() for _ in range(20)]
         command.send_signal(signal.SIGINT)
-        command.communicate(timeout=30)
+        command.communicate(timeout=300)
     assert command.returncode == 0
     assert sum("simulated GPUs" in line for line in lines) >= 2
     assert "\x1b" not in "".join(lines)
@@ -143,6 +152,43 @@ def test_running_jobs_and_the_queue_share_the_room_and_what_is_left_out_is_count
 
 def test_bars_are_as_long_as_their_part() -> None:
     assert [bar(part) for part in (0.0, 0.5, 1.0, 7.0)] == ["░" * 10, "█" * 5 + "░" * 5, "█" * 10, "█" * 10]
+
+
+def test_a_bar_shows_what_is_promised_behind_what_is_used() -> None:
+    assert bar(0.2, 0.5) == "██▒▒▒░░░░░"
+    assert bar(0.5, 0.2) == "█████░░░░░"
+    assert bar(0.0, 7.0) == "▒" * 10
+
+
+def test_colours_change_no_character() -> None:
+    line = f"0  {bar(0.3)} 3%  {bar(0.7, 0.9)} 7%  {bar(1.0)} 100%"
+    coloured = in_colour(line)
+    assert [code in coloured for code in (GREEN, YELLOW, RED)] == [True, True, True]
+    for text in (line, "> 0  j-000001", "── QUEUE (3)", "no bar"):
+        assert re.sub(r"\x1b\[[0-9]*m", "", in_colour(text)) == text
+
+
+def test_the_chosen_job_is_always_on_the_screen() -> None:
+    shown, view = full(40, 60), View()
+    for key, mark in (("down", "j-000000"), ("end", "j-900059"), ("page-up", "j-900049"), ("home", "j-000000")):
+        view, _ = press(view, key, shown)
+        lines = draw(shown, view, 80, 24)
+        assert [line for line in lines if line.startswith(">")] == [line for line in lines if mark in line], key
+
+
+def test_a_daemon_that_does_not_answer_is_said_and_forgotten_once_it_does() -> None:
+    answers: list[Snapshot | CotenantError] = [NoDaemonError("no daemon is running"), full(3, 0)]
+
+    def read() -> Snapshot:
+        answer = answers.pop(0)
+        if isinstance(answer, CotenantError):
+            raise answer
+        return answer
+
+    shown, view = updated(Client(), read, full(1, 0), View())
+    assert (len(shown.jobs), "NOT CURRENT: no daemon is running" in draw(shown, view, 80, 24)[-1]) == (1, True)
+    shown, view = updated(Client(), read, shown, view)
+    assert (len(shown.jobs), view.lost) == (3, "")
 
 
 def test_a_program_without_a_job_has_a_line() -> None:
@@ -193,3 +239,42 @@ def test_a_panel_is_wrapped_and_the_next_key_closes_it() -> None:
     assert "end" in lines
     assert "any key: back" in lines[-1]
     assert press(view, "x", full()) == (View(), None)
+
+
+def test_several_keys_at_once_are_all_read() -> None:
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)
+    os.write(ours, b"\x1b[B\x1b[5~jq\x1b[Z")
+    assert keys(theirs, 5.0) == ["down", "page-up", "j", "q"]
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGTSTP])
+def test_a_signal_gives_the_terminal_back(daemon: Daemon, number: signal.Signals) -> None:
+    ours, theirs = pty.openpty()
+    env = environment(COTENANT_STATE=str(daemon.state), TERM="xterm")
+    words = [*START, "top", "--every", "0.2"]
+    with subprocess.Popen(words, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as command:
+        seen = b""
+
+        def until(text: bytes, times: int = 1) -> None:
+            nonlocal seen
+            while seen.count(text) < times:
+                assert select.select([ours], [], [], 30)[0], seen
+                seen += os.read(ours, 65_536)
+
+        until(b"RUNNING")
+        command.send_signal(number)
+        until(b"\033[?1049l")
+        if number == signal.SIGTSTP:
+            while Path(f"/proc/{command.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.01)
+            assert termios.tcgetattr(theirs)[3] & termios.ECHO
+            command.send_signal(signal.SIGCONT)
+            until(b"\033[?1049h", times=2)
+            os.write(ours, b"q")
+        assert command.wait(30) == (0 if number == signal.SIGTSTP else 128 + number)
+        assert termios.tcgetattr(theirs)[3] & termios.ECHO
+    os.close(ours)
+    os.close(theirs)

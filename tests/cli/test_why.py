@@ -44,6 +44,7 @@ def edited(folder: Path, tmp_path: Path, old: str, new: str) -> Path:
     return tmp_path / "edited.json"
 
 
+@pytest.mark.slow
 def test_replay_of_each_policy_says_what_was_recorded(folder: Path) -> None:
     seen = set()
     for path in decisions(folder):

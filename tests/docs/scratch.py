@@ -95,7 +95,7 @@ class Scratch:
             env=self.environment(**changes),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
@@ -109,7 +109,7 @@ class Scratch:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -119,7 +119,7 @@ class Scratch:
         """What `make reference` does, in the copy."""
         command = [sys.executable, "-m", "tools.reference"]
         done = subprocess.run(
-            command, cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=60, check=False
+            command, cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stderr
 

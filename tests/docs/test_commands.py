@@ -12,7 +12,7 @@ import click
 import pytest
 
 from cotenant.cli import main
-from cotenant.cli.client import NeverFitsError, NoDaemonError, NotFoundError
+from cotenant.client.problems import NeverFitsError, NoDaemonError, NotFoundError
 from cotenant.core.placement.policies import ORDERS, QUEUES
 from cotenant.errors import CotenantError, InputError
 from cotenant.wire.diagnosis import ERRORS_EXIT, WARNINGS_EXIT

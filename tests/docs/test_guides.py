@@ -83,6 +83,33 @@ def test_jobs_of_slurm_are_submitted_as_its_guide_says(shell: Shell) -> None:
     assert shell.run("cotenant logs a-000001_3; cotenant logs second") == "task 3\nsecond\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["from-task-spooler.md", "from-pueue.md"])
+def test_jobs_of_other_spoolers_are_submitted_as_their_guides_say(shell: Shell, page: str) -> None:
+    shell.run("cotenant up --detach --simulate 2 --gpu-memory 1GiB")
+    said = shell.run("\n".join(blocks(page, "console", "Check")))
+    assert said.splitlines()[-1] in ("first", "second")
+
+
+JUPYTER = """\
+#!/bin/sh
+echo "$@" > options
+echo "    http://127.0.0.1:4711/lab?token=0123abcd"
+sleep 60
+"""
+"""a Jupyter that says where it listens"""
+
+
+def test_the_address_of_a_notebook_is_found_as_its_guide_says(shell: Shell) -> None:
+    shell.program("jupyter", JUPYTER)
+    shell.run("cotenant up --detach --simulate 2 --gpu-memory 1GiB")
+    start, show = blocks("jupyter.md", "bash")[:2]
+    shell.run(start.replace("8GiB", "300MiB"))
+    assert shell.run(show) == "http://127.0.0.1:4711/lab?token=0123abcd\n"
+    assert "--port 0" in (shell.folder / "options").read_text()
+    shell.run("cotenant cancel notebook")
+
+
 def test_what_slurm_ran_is_replayed_as_its_guide_says(shell: Shell) -> None:
     shell.program("sacct", ACCOUNTS)
     convert, simulate = blocks("from-slurm.md", "bash", "Replay what Slurm ran")

@@ -479,7 +479,7 @@ def test_recipe_local_command(scratch: Scratch) -> None:
 
         import click
 
-        from cotenant.cli.client import Client
+        from cotenant.client.client import Client
 
         EPILOG = """\\b
         Example:

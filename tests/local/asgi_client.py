@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import msgspec
 from starlette.types import ASGIApp, Message
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 @dataclass

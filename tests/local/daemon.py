@@ -17,7 +17,8 @@ from typing import TypeVar
 
 import msgspec
 
-from cotenant.cli.client import Client, NoDaemonError, RefusedByDaemonError
+from cotenant.client.client import Client
+from cotenant.client.problems import NoDaemonError, RefusedByDaemonError
 from cotenant.wire.local import GpuView, JobRequest, JobView
 
 T = TypeVar("T")

@@ -68,6 +68,7 @@ def engine_on(
     belief: Belief | None = None,
     decisions: DecisionRecorder | None = None,
     accounts: AccountRules = NO_RULES,
+    accounts_file: Path | None = None,
     idle: IdleSettings = IdleSettings(),  # noqa: B008 -- frozen
 ) -> Iterator[tuple[Engine, Journal]]:
     """An engine and its journal; use it within an event loop."""
@@ -83,7 +84,13 @@ def engine_on(
             decisions=decisions,
         )
         settings = Settings(
-            policy=policy, queue=queue, draw=lambda n: n - 1, belief=belief, accounts=accounts, idle=idle
+            policy=policy,
+            queue=queue,
+            draw=lambda n: n - 1,
+            belief=belief,
+            accounts=accounts,
+            accounts_file=accounts_file,
+            idle=idle,
         )
         yield Engine(resources, settings), journal
 

@@ -23,7 +23,7 @@ from cotenant.local.lifecycle import JobState
 from cotenant.local.owners import Owner, own_account
 from cotenant.local.tenants import PlacedJob
 from cotenant.wire.local import JobRequest
-from tests.local.engines import TWO_CARDS, engine_on, placed
+from tests.local.engines import TWO_CARDS, engine_on, finish, in_loop, placed
 
 ADA = Owner(4_000_001, 4_000_002, "ada", "staff")
 BOB = Owner(4_000_003, 4_000_002, "bob", "staff")
@@ -227,3 +227,65 @@ def test_a_bad_file_is_refused_with_its_name_and_the_fault(tmp_path: Path, conte
     with pytest.raises(InputError, match=r"accounts\.yaml: ") as found:
         read_accounts(file)
     assert problem in str(found.value)
+
+
+@in_loop
+async def test_a_changed_file_of_accounts_counts_for_jobs_that_run_and_wait(tmp_path: Path) -> None:
+    """Its groups, limits and weights; and nothing changes if the file is not valid."""
+    path = tmp_path / "accounts.yaml"
+    path.write_text("version: 1\n")
+    with engine_on(tmp_path, queue="fair", accounts=read_accounts(path), accounts_file=path) as (engine, _):
+        first = engine.submit(WHOLE, ADA).id
+        engine.schedule()
+        others = [engine.submit(WHOLE, owner).id for owner in (ADA, ADA, BOB)]
+        name = own_account().owner.user
+        path.write_text(f"version: 1\ngroups: {{vision: {{users: [{name}], weight: 2}}}}\ndefault: {{gpus: 1}}\n")
+        views = {view.account: view for view in engine.reload_accounts()}
+        assert (views["others/ada"].gpus, views["others/ada"].most_gpus) == (1.0, 1.0)
+        assert engine._tenants.placed[first].placement.job.account == ("others", "ada")
+        assert {job.account for job in engine._queue.jobs.values()} == {("others", "ada"), ("others", "bob")}
+        path.write_text("version: 1\nusers: {nobody-has-this-name: {}}\n")
+        with pytest.raises(InputError, match="no user 'nobody-has-this-name'"):
+            engine.reload_accounts()
+        engine.schedule()
+        states = [engine.queries.job(job).state for job in others]
+        assert states == [JobState.QUEUED, JobState.QUEUED, JobState.STARTING], "ada has reached the limit"
+        assert "ada has 1 of at most 1 GPU" in (engine.queries.job(others[0]).reason or "")
+        path.write_text("version: 1\n")
+        engine.reload_accounts()
+        finish(engine, first)
+        engine.schedule()
+        assert engine.queries.job(others[0]).state == JobState.STARTING
+        assert [view.running for view in engine.queries.accounts() if view.account == "ada"] == [1]
+
+
+@in_loop
+async def test_a_daemon_without_a_file_of_accounts_reads_none(tmp_path: Path) -> None:
+    with engine_on(tmp_path) as (engine, _), pytest.raises(InputError, match="start it with --accounts"):
+        engine.reload_accounts()
+
+
+def test_use_is_not_forgotten_when_rules_are_replaced(tmp_path: Path) -> None:
+    clock = Time()
+    with accounting(tmp_path, clock) as book:
+        job = run_of(ADA, "j-000001", clock.now)
+        book.add(job, Cluster.of([TWO_CARDS]))
+        clock.now += HOUR
+        before = hours(book, clock)
+        book.replace_rules(AccountRules(user_limits={"ada": Limits(gpus=1)}))
+        book.add(job, Cluster.of([TWO_CARDS]))
+        assert hours(book, clock) == before == (1.0, 1.0)
+        clock.now += HOUR
+        book.end(job.id, None)
+        assert hours(book, clock)[1] == 2.0
+
+
+def test_the_highest_priority_of_a_user_comes_from_the_file(tmp_path: Path) -> None:
+    name = own_account().owner.user
+    path = tmp_path / "accounts.yaml"
+    path.write_text(f"version: 1\ndefault: {{priority: -5}}\nusers: {{{name}: {{priority: 10}}}}\n")
+    rules = read_accounts(path)
+    assert (rules.most_priority(name), rules.most_priority("bob"), NO_RULES.most_priority("bob")) == (10, -5, 0)
+    path.write_text("version: 1\ngroups: {others: {priority: 1}}\n")
+    with pytest.raises(InputError, match="priority"):
+        read_accounts(path)

@@ -121,7 +121,7 @@ def test_whatever_is_sent_is_answered_as_described(runner: asyncio.Runner, engin
     app = api.application(engine)
     answered: set[tuple[str, int]] = set()
 
-    @settings(max_examples=400, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=500, suppress_health_check=list(HealthCheck))
     @given(requests())
     def check(case: tuple[Endpoint, str, bytes]) -> None:
         endpoint, target, body = case

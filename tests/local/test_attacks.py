@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.client import exchange
+from cotenant.client.http import exchange
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
 from cotenant.local.journal import Journal, JournalError
@@ -26,7 +26,7 @@ def cotenant(*words: str | Path, cwd: Path, state: Path) -> subprocess.Completed
     """The command as the installed script runs it: without the current folder on the module path."""
     command = [sys.executable, "-P", "-m", "cotenant", *map(str, words)]
     env = environment(COTENANT_STATE=str(state))
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_modules_in_the_users_folder_are_not_imported_by_the_daemon(tmp_path: Path) -> None:

@@ -1,18 +1,26 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A queued job gets other values, durably and all of them or none; a copy of a job is a new job."""
+"""A job gets other values, durably and all of them or none; a copy of a job is a new job."""
 
+import json
 import sqlite3
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cotenant.errors import InputError
 from cotenant.local.admission import RefusedError
+from cotenant.local.attempts import Status
 from cotenant.local.engine import Engine
+from cotenant.local.identity import Caller
 from cotenant.local.lifecycle import JobState
+from cotenant.local.owners import Owner, own_account
 from cotenant.wire.arrays import parse_array
 from cotenant.wire.local import JobChange, JobRequest, JobView
+from cotenant.wire.reservations import ReservationRequest
+from tests.local.daemon import until
 from tests.local.engines import engine_on, finish, in_loop, with_engine
 
 
@@ -52,7 +60,10 @@ def test_what_cannot_be_changed_stays_as_it_was(engine: Engine) -> None:
         engine.change(job, JobChange(name="j-000009"))
     assert (request(engine.queries.job(job)).memory, request(engine.queries.job(job)).priority) == ("100MiB", 0)
     engine.schedule()
-    with pytest.raises(InputError, match=f"{job} is starting; only a queued job can be changed"):
+    with pytest.raises(InputError, match=f"{job} is being started; its limits can be changed when it runs"):
+        engine.change(job, JobChange(memory="200MiB"))
+    finish(engine, job)
+    with pytest.raises(InputError, match=f"{job} is finished; only a job that waits or runs can be changed"):
         engine.change(job, JobChange(priority=3))
 
 
@@ -109,3 +120,80 @@ async def test_what_this_version_cannot_read_is_not_copied(tmp_path: Path) -> No
         with pytest.raises(InputError, match=f"{job} cannot be run again.*invented_later"):
             engine.rerun(job, JobChange())
         assert [one.id for one in engine.queries.jobs((), 9, None)] == [job]
+
+
+def runs(engine: Engine, job: str) -> None:
+    """As if its supervisor had been found to run; its files are written by another thread."""
+    folder = engine.queries.folder(engine.queries.find(job))
+    until(lambda: (folder.parent / "limits").exists())
+    engine._on_run_change(job, engine.queries.find(job).attempts, Status("running"))
+
+
+@with_engine
+def test_a_running_job_gets_another_priority_name_and_time_limit(engine: Engine) -> None:
+    job = submit(engine, "job", time_s=600.0)
+    engine.schedule()
+    engine.change(job, JobChange(priority=-3, name="other", time_s=1200.0))
+    found = engine.queries.job("other")
+    assert (found.id, request(found).priority, request(found).time_s) == (job, -3, 1200.0)
+    core = engine.queries.placed[job].placement.job
+    assert (core.demand.priority, core.limit) == (-3, 1210.0)
+    orders = json.loads((engine.queries.folder(engine.queries.find(job)) / "orders").read_text())
+    assert (orders["time_s"], orders.get("paused", False)) == (1200.0, False)
+    engine._tenants.placed[job] = replace(engine.queries.placed[job], started=time.time() - 3600)
+    with pytest.raises(InputError, match="has run for 01:00:00 already"):
+        engine.change(job, JobChange(time_s=1800.0))
+
+
+@with_engine
+def test_a_running_job_gets_only_what_is_free_on_its_gpu(engine: Engine) -> None:
+    job, neighbour = submit(engine, "job"), submit(engine, "neighbour", memory="600MiB")
+    engine.schedule()
+    runs(engine, job)
+    assert engine.queries.placed[job].gpus == engine.queries.placed[neighbour].gpus == (0,)
+    with pytest.raises(InputError, match=f"{job} cannot have that on GPU 0, where it runs"):
+        engine.change(job, JobChange(memory="500MiB"))
+    engine.change(job, JobChange(memory="400MiB"))
+    assert engine._tenants.cluster.at(0).memory[0] == 1024 - 600 - 400
+    assert str(400 << 20) in limits_of(engine, job)
+    with pytest.raises(InputError, match="its present use is not known, so it cannot be lowered to 100 MiB"):
+        engine.change(job, JobChange(memory="100MiB"))
+    with pytest.raises(InputError, match="limit above its request"):
+        engine.change(job, JobChange(memory="400MiB:410MiB"))
+    finish(engine, neighbour)
+    finish(engine, job)
+    assert engine._tenants.cluster.at(0).memory == (1024, 1024)
+
+
+def limits_of(engine: Engine, job: str) -> str:
+    return (engine.queries.folder(engine.queries.find(job)).parent / "limits").read_text()
+
+
+@in_loop
+async def test_changed_limits_are_given_again_after_a_kill(tmp_path: Path) -> None:
+    with engine_on(tmp_path) as (engine, _):
+        job = submit(engine, "job")
+        engine.schedule()
+        runs(engine, job)
+        engine.change(job, JobChange(memory="300MiB", time_s=900.0))
+        record = engine.queries.find(job)
+        folder = engine.queries.folder(record)
+        (folder.parent / "limits").unlink()
+        (folder / "orders").unlink()
+    with engine_on(tmp_path) as (engine, _):
+        engine.recover()
+        assert str(300 << 20) in limits_of(engine, job)
+        assert json.loads((folder / "orders").read_text())["time_s"] == 900.0
+        assert engine.queries.placed[job].placement.job.demand.memory == 300
+
+
+@with_engine
+def test_a_running_job_does_not_reach_into_a_reservation(engine: Engine) -> None:
+    ada, mine = Owner(4_000_001, 4_000_002, "ada", "staff"), own_account()
+    job = engine.submit(JobRequest(command=("train",), cwd="/", time_s=600.0), ada).id
+    engine.schedule()
+    admin = Caller(owner=mine.owner, groups=mine.groups, administrator=True)
+    engine.reserve(ReservationRequest(start=time.time() + 3600, length_s=600.0, on=("0",)), admin)
+    with pytest.raises(InputError, match="its GPU is reserved for"):
+        engine.change(job, JobChange(time_s=3600.0))
+    engine.change(job, JobChange(time_s=1800.0))

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from cotenant.cli.client import Client, NoDaemonError, RefusedByDaemonError
+from cotenant.client.client import Client
+from cotenant.client.problems import NoDaemonError, RefusedByDaemonError
 from cotenant.local.dependencies import Kind, verdict
 from cotenant.wire.arrays import Array
 from cotenant.wire.dependencies import Condition

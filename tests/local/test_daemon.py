@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.cli.client import Client, NotFoundError, RefusedByDaemonError
+from cotenant.client.client import Client
+from cotenant.client.problems import NotFoundError, RefusedByDaemonError
 from cotenant.local.journal import Journal
 from cotenant.local.lifecycle import JobState, Stop
 from cotenant.local.supervisor import look_at, send

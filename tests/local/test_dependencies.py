@@ -10,7 +10,7 @@ from cotenant.errors import InputError
 from cotenant.local.dependencies import Kind, verdict
 from cotenant.local.engine import Engine
 from cotenant.local.lifecycle import JobState
-from cotenant.local.queries import UnknownError
+from cotenant.local.refusals import UnknownError
 from cotenant.wire.dependencies import Condition
 from cotenant.wire.local import JobRequest
 from tests.local.engines import engine_on, finish, in_loop, with_engine

@@ -46,7 +46,7 @@ async def looks_once(devices: Devices, *jobs: Running) -> bool:
 
 
 def views(devices: Devices) -> list[GpuView]:
-    return gpu_views(devices.machine, Node.of(devices.machine), devices.usage, devices.faults, {})
+    return gpu_views(devices.machine, Node.of(devices.machine), devices.usage, devices.faults, {}, {})
 
 
 def test_why_a_gpu_is_unhealthy_is_shown(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.client import RefusedByDaemonError
+from cotenant.client.problems import RefusedByDaemonError
 from cotenant.node.containment import find_containment
 from cotenant.node.shares import Means
 from cotenant.wire.local import JobView

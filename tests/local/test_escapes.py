@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.cli.client import RefusedByDaemonError
+from cotenant.client.problems import RefusedByDaemonError
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
 from cotenant.local.journal import JournalError

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.cli.client import RefusedByDaemonError
 from cotenant.cli.jobs import describe
+from cotenant.client.problems import RefusedByDaemonError
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import environment, standin_machine

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.local.idle import IdleAction, IdleJobs, IdleSettings
-from cotenant.local.lifecycle import JobState, Stop
+from cotenant.local.lifecycle import Exited, JobState, Stop, step
 from cotenant.local.runs import Runs
+from cotenant.local.supervisor import Exit
 from cotenant.local.tenants import Tenants
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
 from cotenant.wire.local import JobRequest
@@ -67,5 +68,32 @@ def test_an_idle_job_is_stopped_only_if_the_daemon_was_told_so(
             assert "has not used its GPU for 30 min" in [one.text for one in journal.events_of(job, 100)]
             record = journal.job(job)
             assert (record.state, record.stop) == (JobState.STARTING, stop)
+
+    asyncio.run(test())
+
+
+def test_the_owner_of_a_job_that_was_ended_because_it_was_idle_is_told_why(tmp_path: Path) -> None:
+    async def test() -> None:
+        with engine_on(tmp_path, idle=IdleSettings(action=IdleAction.END)) as (engine, journal):
+            job = engine.submit(TRAIN).id
+            engine.schedule()
+            engine.idle.found.send(job, "has not used its GPU for 30 min")
+            record = journal.job(job)
+            change = step(record, Exited(Exit("cancelled", None, None, None, 1.0, 2.0, 0)), 3.0)
+            assert change.columns["error"] == (
+                "it has not used its GPU for 30 min, and this daemon ends such jobs (--idle-action end)"
+            )
+
+    asyncio.run(test())
+
+
+def test_why_says_that_a_job_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        with engine_on(tmp_path) as (engine, _):
+            job = engine.submit(TRAIN).id
+            engine.schedule()
+            before = engine.queries.why(job)["notes"]
+            monkeypatch.setattr(engine.idle, "idle_s", lambda job: 2400.0)
+            assert engine.queries.why(job)["notes"] == [*before, "idle: it has not used its GPUs for 00:40:00"]
 
     asyncio.run(test())

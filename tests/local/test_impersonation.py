@@ -11,6 +11,7 @@ import os
 import pwd
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ class Victim:
     """of the process of the running job"""
     token: str
     token_id: str
+    reservation: str
     home: Path
 
 
@@ -109,8 +111,10 @@ def victim(shared: SystemDaemon) -> Victim:
     ).id
     assert shared.ask(shared.ada, "POST", f"/v1/jobs/{array}/hold").status == 200
     token = shared.ask(shared.ada, "POST", "/v1/tokens", {"label": "ada"}).json()
+    wanted = {"start": time.time() + 3 * 86_400, "length_s": 3600, "gpus": 1}
+    reservation = shared.ask(shared.ada, "POST", "/v1/reservations", wanted).json()["id"]
     pid = int(until(lambda: (home / "pid").read_text() if (home / "pid").exists() else None))
-    return Victim(running, held, ended, array, pid, token["token"], token["id"], home)
+    return Victim(running, held, ended, array, pid, token["token"], token["id"], reservation, home)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +138,7 @@ def everything(daemon: SystemDaemon, victim: Victim) -> object:
         [(job.state, job.attempts, job.held, job.started, job.ended, job.outcome) for job in jobs],
         [job["id"] for job in own],
         gpus,
+        daemon.ask(daemon.ada, "GET", "/v1/reservations").json(),
         [token["id"] for token in daemon.ask(daemon.ada, "GET", "/v1/tokens").json()],
         (victim.home / "data").read_text(),
         sorted(path.name for path in victim.home.iterdir()),
@@ -343,6 +348,60 @@ def submits_ten_thousand(at: Attempt) -> None:
     assert at.daemon.job(array.id).state == "cancelled"
 
 
+def reserves_for_others(at: Attempt) -> None:
+    """For another user, for a group of others, with the eviction of jobs, over a reservation, or beyond the limits."""
+    hour = {"length_s": 3600, "start": time.time() + 3600}
+    for more in ({"user": at.daemon.ada}, {"group": "root"}, {"evict": True}, {"length_s": 90_000}):
+        at.is_forbidden("POST", "/v1/reservations", {**hour, **more})
+    for more in (
+        {"user": "nobody-has-this-name"},
+        {"owner": at.daemon.ada},
+        {"start": 0},
+        {"length_s": 0},
+        {"gpus": 3},
+    ):
+        assert at.daemon.ask(at.bob, "POST", "/v1/reservations", {**hour, **more}).status == 400
+    taken = at.daemon.ask(at.bob, "GET", f"/v1/reservations/{at.ada.reservation}").json()
+    over = {"start": taken["start"], "length_s": 60, "on": [str(gpu) for gpu in taken["gpus"]]}
+    assert at.daemon.ask(at.bob, "POST", "/v1/reservations", over).status == 400
+
+
+def raises_the_priority(at: Attempt) -> None:
+    """By a submission, an array, a change or a copy; administrators may, also for a job of Bob."""
+    wanted = {"command": ["true"], "cwd": "/", "gpus": 2, "memory": "100%"}
+    for more in ({"priority": 1}, {"priority": 1000, "array": {"indexes": "0-1"}}):
+        assert at.daemon.ask(at.bob, "POST", "/v1/jobs", {**wanted, **more}).status == 400
+        assert at.daemon.ask_over_tcp(at.token, "POST", "/v1/jobs", {**wanted, **more}).status == 400
+    own = at.daemon.submit(at.bob, "true", gpus=2, memory="100%", priority=-1).id
+    assert at.daemon.ask(at.bob, "POST", f"/v1/jobs/{own}/hold").status == 200
+    assert at.daemon.ask(at.bob, "POST", f"/v1/jobs/{own}/change", {"priority": 1}).status == 400
+    assert at.daemon.ask(at.bob, "POST", f"/v1/jobs/{own}/change", {"priority": 0}).status == 200
+    assert at.daemon.ask(at.daemon.admin, "POST", f"/v1/jobs/{own}/change", {"priority": 7}).status == 200
+    assert at.daemon.ask(at.bob, "POST", f"/v1/jobs/{own}/rerun").status == 400
+    assert at.daemon.ask(at.bob, "POST", f"/v1/jobs/{own}/cancel").status == 200
+
+
+def runs_in_a_reservation(at: Attempt) -> None:
+    wanted = {"command": ["true"], "cwd": "/", "reservation": at.ada.reservation}
+    assert at.daemon.ask(at.bob, "POST", "/v1/jobs", wanted).status == 400
+    assert at.daemon.ask_over_tcp(at.token, "POST", "/v1/jobs", wanted).status == 400
+
+
+def removes_ended_jobs(at: Attempt) -> None:
+    """By ID, by a name of hers, by her name, or with those of everybody; his own selection leaves hers."""
+    for wanted in ({"jobs": [at.ada.ended]}, {"jobs": [at.ada.array]}, {"user": at.daemon.ada}, {"all_users": True}):
+        at.is_forbidden("POST", "/v1/clean", wanted)
+        at.is_forbidden("POST", "/v1/clean", {**wanted, "dry_run": True})
+    own: tuple[dict[str, object], ...] = ({}, {"older_than_s": 0}, {"state": "failed"}, {"user": at.bob})
+    for chosen in own:
+        for answer in (
+            at.daemon.ask(at.bob, "POST", "/v1/clean", chosen),
+            at.daemon.ask_over_tcp(at.token, "POST", "/v1/clean", chosen),
+        ):
+            assert answer.status == 200, answer.body
+            assert {one["user"] for one in answer.json()["jobs"]} <= {at.bob}
+
+
 def opens_a_trap(at: Attempt) -> None:
     """A socket of Bob in place of a daemon's gets nothing of Ada."""
     path = at.home / "cotenant.sock"
@@ -360,6 +419,10 @@ def opens_a_trap(at: Attempt) -> None:
 ATTEMPTS: dict[str, Callable[[Attempt], None]] = {
     "cancel a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.running}/cancel"),
     "hold a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.running}/hold"),
+    "pause a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.running}/pause"),
+    "resume a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.running}/resume"),
+    "change a running job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.running}/change", {"time_s": 1}),
+    "pause an array": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.array}/pause"),
     "release a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.held}/release"),
     "run a job again": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.ended}/retry"),
     "submit a copy of a job": lambda at: at.is_forbidden("POST", f"/v1/jobs/{at.ada.ended}/rerun"),
@@ -383,10 +446,10 @@ ATTEMPTS: dict[str, Callable[[Attempt], None]] = {
     "read the events": reads_events,
     "ask what if": asks_what_if,
     "download all decisions": lambda at: at.is_forbidden("GET", "/v1/decisions"),
-    "enter the pages": lambda at: at.is_forbidden("POST", "/v1/web?act=1"),
     "cordon a GPU": lambda at: at.is_forbidden("POST", "/v1/gpus/0/cordon"),
     "drain a GPU": lambda at: at.is_forbidden("POST", "/v1/gpus/0/drain", {"evict": True}),
     "remove files of jobs": lambda at: at.is_forbidden("POST", "/v1/prune", {"older_than_s": 0}),
+    "remove an ended job": removes_ended_jobs,
     "change MIG layouts": lambda at: at.is_forbidden("POST", "/v1/mig/apply", {}),
     "remove profiles": lambda at: at.is_forbidden("POST", "/v1/profiles/remove?workload=x"),
     "stop the daemon": lambda at: at.is_forbidden("POST", "/v1/shutdown"),
@@ -417,6 +480,11 @@ ATTEMPTS: dict[str, Callable[[Attempt], None]] = {
     "submit as another user": names_a_user,
     "take over a name": takes_over_a_name,
     "submit an array of ten thousand": submits_ten_thousand,
+    "read the accounts file again": lambda at: at.is_forbidden("POST", "/v1/accounts/reload"),
+    "raise the own priority": raises_the_priority,
+    "cancel a reservation": lambda at: at.is_forbidden("POST", f"/v1/reservations/{at.ada.reservation}/cancel"),
+    "reserve for others or too much": reserves_for_others,
+    "run in a reservation of others": runs_in_a_reservation,
 }
 
 

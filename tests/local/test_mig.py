@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cotenant.cli.client import Client
 from cotenant.cli.mig import mig
+from cotenant.client.client import Client
 from cotenant.errors import CotenantError
 from cotenant.wire.local import GpuView, JobView, MigPlan
 from tests.local.daemon import Daemon, until

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cotenant.cli.client import RefusedByDaemonError
 from cotenant.cli.mig import mig
+from cotenant.client.problems import RefusedByDaemonError
 from cotenant.errors import CotenantError
 from cotenant.node.mps_daemon import CONTROL
 from cotenant.wire.local import GpuView, JobView, MigApplied, MigChange, MigPlan
@@ -83,7 +83,7 @@ class Layouts:
         words = [sys.executable, "-c", SCRIPT, CARD, action, then, str(at), str(self._folder)]
         own = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(self._folder / "gpus")}
         settings = {**os.environ, **own, **CARDS, "STANDIN_MIG": "1g.5gb/3g.20gb,-", **env}
-        return subprocess.run(words, env=settings, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(words, env=settings, capture_output=True, text=True, timeout=300, check=False)
 
     def said(self, action: str, then: str = "", **env: str) -> str:
         done = self.run(action, then, 0, **env)
@@ -233,6 +233,7 @@ def test_an_instance_is_removed_only_after_mps_has_ended_on_it(tmp_path: Path) -
         until(lambda: profiles(daemon) == ["1g.5gb", "4g.20gb"])
 
 
+@pytest.mark.slow
 def test_a_job_on_a_new_instance_is_found_there_after_a_restart(daemon: Daemon) -> None:
     """The instance before it was removed, so the driver lists it at another place than this daemon does."""
     invoke(daemon, "apply", "--want", "4g.20gb", "--yes")
@@ -252,6 +253,7 @@ def test_a_job_on_a_new_instance_is_found_there_after_a_restart(daemon: Daemon) 
     assert [gpu.mig for gpu in daemon.client.get("/v1/gpus", list[GpuView])] == ["1g.5gb", "4g.20gb"]
 
 
+@pytest.mark.slow
 def test_a_half_made_layout_takes_no_jobs_until_a_restart_has_restored_it(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +318,7 @@ def test_a_plan_that_is_no_plan_is_refused(daemon: Daemon) -> None:
             daemon.client.post("/v1/mig/apply", MigApplied, body)
 
 
+@pytest.mark.slow
 def test_a_daemon_killed_while_jobs_leave_changes_nothing(daemon: Daemon) -> None:
     stubborn = daemon.submit("sh", "-c", "trap '' TERM; sleep 600", mig="3g.20gb", memory=None, grace_s=8)
     until(lambda: daemon.job(stubborn.id).state == "running")
@@ -323,7 +326,7 @@ def test_a_daemon_killed_while_jobs_leave_changes_nothing(daemon: Daemon) -> Non
     asking = subprocess.Popen(words, env={**os.environ, "COTENANT_STATE": str(daemon.state)}, stderr=subprocess.PIPE)
     until(lambda: (daemon.state / "mig.json").exists())
     daemon.kill()
-    asking.communicate(timeout=60)
+    asking.communicate(timeout=300)
     daemon.up("--policy", "binpack")
     assert profiles(daemon) == ["1g.5gb", "3g.20gb"]
     assert not (daemon.state / "mig.json").exists()

@@ -316,7 +316,9 @@ def test_a_kill_that_the_control_group_counted_is_out_of_memory(
 ) -> None:
     (tmp_path / "cgroup.procs").touch()
     (tmp_path / "memory.events").write_text("oom 0\noom_kill 0\n")  # stands for the kernel's file
-    folder = start(["sh", "-c", f"printf 'oom 1\noom_kill 1\n' > memory.events; {end}"], cgroup=str(tmp_path))
+    folder = start(
+        ["sh", "-c", f"printf 'oom 1\noom_kill 1\n' > memory.events; {end}"], host_memory_cgroup=str(tmp_path)
+    )
     assert end_of(folder).outcome == outcome
     assert int((tmp_path / "cgroup.procs").read_text()) == record(folder, "run")["pid"]
 
@@ -565,6 +567,7 @@ RUNNER = """if True:
     """
 
 
+@pytest.mark.slow
 def test_each_job_runs_exactly_once_though_their_starter_is_killed_again_and_again(tmp_path: Path) -> None:
     chance = random.Random(2)
     expected = {}

@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,19 +16,49 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.cli.client import Client, NoDaemonError, find_socket, own_socket
+from cotenant.client.addresses import find_socket, own_socket
+from cotenant.client.client import Client
+from cotenant.client.problems import NoDaemonError
 from cotenant.errors import InputError
 from cotenant.local.isolation import BY_DEFAULT
 from cotenant.local.system import SystemOptions, check_system, make_runtime_folder
+from tests.local.daemon import until
 from tests.local.users import SystemDaemon, a_user, as_user, system_daemon
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make users")
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[SystemDaemon]:
-    with system_daemon() as daemon:
+def accounts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("accounts") / "accounts.yaml"
+    path.write_text("version: 1\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def shared(accounts: Path) -> Iterator[SystemDaemon]:
+    with system_daemon("--accounts", str(accounts)) as daemon:
         yield daemon
+
+
+def test_the_accounts_are_read_again_if_they_are_valid(shared: SystemDaemon, accounts: Path) -> None:
+    """By SIGHUP, and by a command of an administrator."""
+    wanted = {"command": ["true"], "cwd": "/", "memory": "50MiB", "priority": 3}
+    assert shared.ask(shared.ada, "POST", "/v1/jobs", wanted).status == 400
+    accounts.write_text(f"version: 1\nusers: {{{shared.ada}: {{priority: 3}}}}\n")
+    shared.process.send_signal(signal.SIGHUP)
+    job = until(lambda: shared.ask(shared.ada, "POST", "/v1/jobs", wanted).json().get("id"))
+    assert shared.ended(job).code == 0
+    assert shared.ask(shared.bob, "POST", "/v1/jobs", wanted).status == 400
+    accounts.write_text("version: 1\nusers: {nobody-has-this-name: {}}\n")
+    shared.process.send_signal(signal.SIGHUP)
+    until(lambda: "the accounts stay as they are" in (shared.folder / "log").read_text())
+    refused = shared.ask(shared.admin, "POST", "/v1/accounts/reload")
+    assert (refused.status, "nobody-has-this-name" in refused.body.decode()) == (400, True)
+    assert shared.ask(shared.ada, "POST", "/v1/jobs", wanted).status == 201
+    accounts.write_text("version: 1\n")
+    assert shared.ask(shared.admin, "POST", "/v1/accounts/reload").status == 200
+    assert shared.ask(shared.ada, "POST", "/v1/jobs", wanted).status == 400
 
 
 def test_a_job_runs_as_its_owner(shared: SystemDaemon) -> None:
@@ -191,6 +222,7 @@ def test_a_runtime_folder_of_another_user_is_refused(
         make_runtime_folder()
 
 
+@pytest.mark.slow
 def test_the_capabilities_of_the_unit_are_enough() -> None:
     unit = files("cotenant.local").joinpath("systemd", "system", "cotenant.service").read_text()
     names = re.findall(r"CAP_(\w+)", re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)[0])

@@ -22,6 +22,7 @@ from starlette.applications import Starlette
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.daemon import Options, open_sockets, serve
+from cotenant.local.identity import Callers
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
 from cotenant.node.connections import MOST_HANDSHAKES, accept_encrypted
 from tests.cli.command import environment, refusal, run
@@ -231,7 +232,7 @@ def test_a_daemon_that_cannot_accept_connections_ends_with_the_error(tmp_path: P
             options = Options(state=tmp_path, listen="0", token_file=token_in(tmp_path))
             sockets = list(open_sockets(options, stack))
             sockets[1].close()
-            await asyncio.wait_for(serve(engine, options, sockets, issued(tmp_path)), 60)
+            await asyncio.wait_for(serve(engine, options, sockets, issued(tmp_path), Callers()), 60)
 
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,7 +133,9 @@ def test_a_program_beside_the_daemon_is_shown_and_left_alone() -> None:
                 job = submit_probe(daemon, "10", "10", memory=f"{gpu.memory_mib}MiB")
                 until(lambda: daemon.job(job.id).reason)
                 assert daemon.job(job.id).state == "queued"
-                assert daemon.client.get(f"/v1/jobs/{job.id}/why", dict[str, object])["suggestions"] is not None
+                why = daemon.client.get(f"/v1/jobs/{job.id}/why", dict[str, Any])
+                assert why["suggestions"] is not None
+                assert any(f"without a job: {ME}:run_probe uses " in note for note in why["notes"])
                 daemon.client.post("/v1/gpus/0/drain", GpuView, b'{"evict": true}')
                 assert other.poll() is None
                 daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.client import NotFoundError, RefusedByDaemonError
+from cotenant.client.problems import NotFoundError, RefusedByDaemonError
 from cotenant.local.journal import Journal
 from cotenant.local.lifecycle import JobState, request_of, unreadable
 from cotenant.wire.local import GpuView, JobRequest, JobView
@@ -30,6 +30,7 @@ def newer(job: str) -> tuple[str, bytes, int]:
     return "UPDATE jobs SET request = ? WHERE number = ?", json.dumps(request).encode(), int(job[2:])
 
 
+@pytest.mark.slow
 def test_a_queued_request_of_a_newer_version_is_set_aside_and_runs_when_it_can_be_read_again() -> None:
     with running_daemon() as daemon:
         blocker = daemon.submit("sleep", "60", **FULL).id

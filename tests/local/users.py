@@ -7,19 +7,21 @@ import pickle
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from cotenant.cli.client import exchange
+from cotenant.client.http import exchange
 from cotenant.wire.local import JobView
 from tests.local.daemon import PATIENCE_S, SOURCE, until
 
@@ -67,18 +69,23 @@ def _change_users(*command: str) -> None:
     until(changed)
 
 
+def become(name: str) -> None:
+    """This process has the rights of this user only from now on."""
+    entry = pwd.getpwnam(name)
+    os.initgroups(name, entry.pw_gid)
+    os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+    os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+    os.umask(0o022)
+
+
 def as_user(name: str, act: Callable[[], T]) -> T:
     """What `act` returns in a process with the rights of this user only."""
-    entry = pwd.getpwnam(name)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reader)
-            os.initgroups(name, entry.pw_gid)
-            os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
-            os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
-            os.umask(0o022)
+            become(name)
             answer: tuple[bool, object] = (True, act())
         except BaseException as error:  # noqa: BLE001 - it is raised again in the parent
             answer = (False, error)
@@ -106,6 +113,56 @@ class Answered:
         return msgspec.json.decode(self.body)
 
 
+class Asker:
+    """A process with the rights of a user, which sends one request after the other: to fork a test process takes longer
+    than most requests."""
+
+    def __init__(self, user: str) -> None:
+        self.is_free = threading.Lock()
+        self._door, theirs = socket.socketpair()
+        self._child = os.fork()
+        if self._child == 0:
+            try:
+                os.dup2(theirs.fileno(), 3)
+                os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # such as the sockets of other askers, which see their end
+                become(user)
+                _serve(socket.socket(fileno=3))
+            finally:
+                os._exit(0)
+        theirs.close()
+        self._file = self._door.makefile("rb")
+
+    def ask(self, *request: object) -> Answered:
+        """The caller holds the lock `is_free`."""
+        self._door.sendall(pickle.dumps(request))
+        worked, found = pickle.load(self._file)
+        if not worked:
+            raise found
+        return found  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        self._file.close()
+        self._door.close()
+        os.waitpid(self._child, 0)
+
+
+def _serve(door: socket.socket) -> None:
+    requests = door.makefile("rb")
+    with suppress(EOFError):
+        while True:
+            request = pickle.load(requests)
+            try:
+                answer: tuple[bool, object] = (True, _sent(*request))
+            except Exception as error:  # noqa: BLE001 - it is raised again by who asked
+                answer = (False, error)
+            door.sendall(pickle.dumps(answer))
+
+
+def _sent(path: str, method: str, where: str, content: bytes) -> Answered:
+    with exchange(path, method, where, content, {}, 30.0) as answer:
+        return Answered(answer.status, b"".join(answer.chunks()))
+
+
 @dataclass(frozen=True)
 class SystemDaemon:
     """A daemon for all users, and the users: two, and an administrator."""
@@ -115,6 +172,7 @@ class SystemDaemon:
     ada: str
     bob: str
     admin: str
+    askers: dict[str, Asker] = field(default_factory=dict)
 
     @property
     def socket(self) -> Path:
@@ -126,13 +184,15 @@ class SystemDaemon:
 
     def ask(self, user: str, method: str, path: str, body: object = None) -> Answered:
         """Over the unix socket, as a user."""
-        content = b"" if body is None else msgspec.json.encode(body)
-
-        def act() -> Answered:
-            with exchange(str(self.socket), method, path, content, {}, 30.0) as answer:
-                return Answered(answer.status, b"".join(answer.chunks()))
-
-        return as_user(user, act)
+        request = (str(self.socket), method, path, b"" if body is None else msgspec.json.encode(body))
+        if user not in self.askers and user in (self.ada, self.bob, self.admin):
+            self.askers[user] = Asker(user)
+        if (asker := self.askers.get(user)) is not None and asker.is_free.acquire(blocking=False):
+            try:
+                return asker.ask(*request)
+            finally:
+                asker.is_free.release()
+        return as_user(user, lambda: _sent(*request))
 
     def ask_over_tcp(self, token: str, method: str, path: str, body: object = None) -> Answered:
         content = b"" if body is None else msgspec.json.encode(body)
@@ -196,6 +256,8 @@ def system_daemon(*options: str, prefix: tuple[str, ...] = ()) -> Iterator[Syste
             yield daemon
             daemon.clear()
         finally:
+            for asker in daemon.askers.values():
+                asker.end()
             process.terminate()
             process.wait(PATIENCE_S)
             shutil.rmtree(folder, ignore_errors=True)

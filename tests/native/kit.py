@@ -280,7 +280,7 @@ def run(
     place: Slice,
     argv: Sequence[str | Path],
     *,
-    timeout: float = 60,
+    timeout: float = 300,
     env: dict[str, str] | None = None,
     **settings: str | int,
 ) -> "subprocess.CompletedProcess[str]":

@@ -21,7 +21,7 @@ def slice_in(folder: Path, compute: int, policy: str = "always") -> kit.Slice:
 def outputs_of(processes: Sequence["subprocess.Popen[str]"]) -> list[tuple[str, str]]:
     """What each process printed, and its errors; kills all if one takes too long."""
     try:
-        return [process.communicate(timeout=60) for process in processes]
+        return [process.communicate(timeout=300) for process in processes]
     except subprocess.TimeoutExpired:
         for process in processes:
             process.kill()

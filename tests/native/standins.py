@@ -49,7 +49,7 @@ def line_of(process: "subprocess.Popen[str]") -> str:
 
 def finish(process: "subprocess.Popen[str]", text: str | None = None) -> dict[str, int]:
     """What it tells until it ends, which it must do well."""
-    output, errors = process.communicate(text, timeout=60)
+    output, errors = process.communicate(text, timeout=300)
     assert process.returncode == 0, errors
     return kit.values(output)
 

@@ -10,6 +10,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.native import kit
 
 
@@ -23,6 +25,7 @@ def wheel(out: Path, **env: str) -> tuple[Path, str]:
     return built, done.stderr
 
 
+@pytest.mark.slow
 def test_a_wheel_is_for_its_machine_and_carries_the_library_under_the_name_of_its_content(tmp_path: Path) -> None:
     kit.tool("cc")
     built, _ = wheel(tmp_path)

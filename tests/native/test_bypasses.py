@@ -31,7 +31,7 @@ def client() -> Path:
 def asked(command: list[str | Path], env: dict[str, str], folder: Path | None = None) -> tuple[int, int]:
     """The answers to half the quota and then to three quarters of it."""
     done = subprocess.run(
-        [*command, "128", "192"], env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [*command, "128", "192"], env=env, cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     answers = kit.values(done.stdout)

@@ -124,6 +124,7 @@ def test_cuda_core(place: kit.Slice) -> None:
     assert found == {"size": 128 * kit.MIB, "beyond": 1}
 
 
+@pytest.mark.slow
 def test_numba_compiles_launches_and_copies(place: kit.Slice) -> None:
     found = kit.values(python(place.write(memory=QUOTA), "-c", NUMBA))
     assert found == {"total": QUOTA, "compiled": 1, "copied": 1, "beyond": 2}
@@ -197,7 +198,7 @@ def test_memory_that_nvml_does_not_tell_and_foreign_letters_are_shown_as_such(pl
         found = identify(int(holder.stdout.readline()))
         assert found is not None
         write_list(place.processes, [found])
-        output, _ = holder.communicate(timeout=60)
+        output, _ = holder.communicate(timeout=300)
     (seen,) = json.loads(output.decode("ascii"))["gpus"]
     ((command, used),) = ((one["command"], one["used_mib"]) for one in seen["processes"])
     assert used is None
@@ -235,7 +236,7 @@ def test_processes_in_a_container_have_the_ids_that_they_have_there(place: kit.S
         own = int(inside.stdout.readline())
         found = found_by_agent(inside, knows_spaces=True)
         write_list(place.processes, [found])
-        output, _ = inside.communicate(timeout=60)
+        output, _ = inside.communicate(timeout=300)
     assert own == found.pid != found.host_pid
     (seen,) = json.loads(output)["gpus"]
     assert [(one["pid"], one["used_mib"]) for one in seen["processes"]] == [(own, 1)]

@@ -36,7 +36,7 @@ class Mps:
     def run(self, *words: str, text: str | None = None, **env: str) -> "subprocess.CompletedProcess[str]":
         command = [str(kit.mps() / "nvidia-cuda-mps-control"), *words]
         given = os.environ | self.variables | env
-        return subprocess.run(command, env=given, input=text, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=given, input=text, capture_output=True, text=True, timeout=300, check=False)
 
     def ask(self, command: str) -> list[str]:
         done = self.run(text=command)

@@ -37,7 +37,7 @@ def hold(place: kit.Slice, *words: str, before: Sequence[str] = (), **settings: 
         text=True,
         start_new_session=True,
     ) as process:
-        output, complaints = process.communicate(timeout=60)
+        output, complaints = process.communicate(timeout=300)
     assert (process.returncode, complaints) == (-9, "")
     return kit.values(output)
 
@@ -146,7 +146,7 @@ def test_in_a_container_a_new_process_that_wipes_the_account_gets_no_more(signal
         ) as process,
         listing(place, process.pid, 0.5),
     ):
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     found = kit.values(output)
     assert found["got_0"] == 256
     assert found["peak"] <= 256 + 4 * 16

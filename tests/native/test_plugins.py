@@ -101,7 +101,7 @@ def test_a_constructor_can_open_a_namespace_while_another_thread_does(
     place = kit.Slice(tmp_path).write(memory=256 * MIB)
     nested = built(tmp_path, "plugin_nested", "-pthread")
     command = [sys.executable, "-c", NEST, str(nested)]
-    done = kit.run(place, command, env={"NESTED_PLUGIN": str(plugin), **way}, backing="none", timeout=40)
+    done = kit.run(place, command, env={"NESTED_PLUGIN": str(plugin), **way}, backing="none", timeout=300)
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 

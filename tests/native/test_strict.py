@@ -31,7 +31,7 @@ def ask(place: kit.Slice, program: Path, way: str, front: Path | None, preload: 
     if front is not None:
         env["LD_LIBRARY_PATH"] = f"{front}:{env['LD_LIBRARY_PATH']}"
     done = subprocess.run(
-        [program, way, "128", "192"], env=env, capture_output=True, text=True, timeout=60, check=False
+        [program, way, "128", "192"], env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     return kit.values(done.stdout)
@@ -86,7 +86,7 @@ def test_a_real_client_is_held_without_any_preload(place: kit.Slice, front: Path
     env = place.write(memory=512 * kit.MIB).env() | {"LD_PRELOAD": ""}
     env["LD_LIBRARY_PATH"] = f"{front}:{env['LD_LIBRARY_PATH']}"
     python = kit.clients() / "bin" / "python"
-    done = subprocess.run([python, "-c", BINDINGS], env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([python, "-c", BINDINGS], env=env, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert kit.values(done.stdout) == {"total": 512 * kit.MIB, "copied": 1, "beyond": 2, "beyond_async": 2}
 

@@ -76,5 +76,5 @@ def test_a_thread_that_is_cancelled_leaves_nothing_locked(place: kit.Slice) -> N
         assert process.stdout
         assert process.stdout.readline() == "cancelled 0\n"
         place.write(memory=2 * QUOTA)
-        said, _ = process.communicate("\n", timeout=60)
+        said, _ = process.communicate("\n", timeout=300)
     assert kit.values(said) == {"total": 2 * QUOTA // kit.MIB}

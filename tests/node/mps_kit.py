@@ -18,7 +18,7 @@ from cotenant.node.mps_files import MpsError
 from tests.native import kit
 
 UUID = kit.gpu()
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 class FileModes:

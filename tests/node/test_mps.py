@@ -137,7 +137,7 @@ def connects_as(user: int, pipe: Path) -> bool:
 
 def run_until(folder: Path, action: str, at: str) -> None:
     words = [sys.executable, "-m", "tests.node.mps_kit", str(folder), action, at]
-    done = subprocess.run(words, cwd=kit.ROOT, check=False, timeout=60)
+    done = subprocess.run(words, cwd=kit.ROOT, check=False, timeout=300)
     assert done.returncode == (0 if at == "never" else -signal.SIGKILL)
 
 
@@ -146,7 +146,7 @@ def test_a_control_daemon_of_somebody_else_on_the_pipe_is_refused_and_left_alone
     for made in (daemon.pipe, daemon.logs):
         made.mkdir(parents=True, mode=0o700)
     own = {"CUDA_MPS_PIPE_DIRECTORY": str(daemon.pipe), "CUDA_MPS_LOG_DIRECTORY": str(daemon.logs)}
-    subprocess.run([command(), "-d"], env=os.environ | own, check=True, timeout=60)
+    subprocess.run([command(), "-d"], env=os.environ | own, check=True, timeout=300)
     until(lambda: (daemon.pipe / "nvidia-cuda-mps-control.pid").exists())
     theirs = [control_pid(folder)]
     until(lambda: processes_in(folder) == theirs)
@@ -159,7 +159,7 @@ def test_a_control_daemon_of_somebody_else_on_the_pipe_is_refused_and_left_alone
     mps.remove("j")
     mps.step()
     assert UUID in mps.closed  # until it has ended
-    subprocess.run([command()], input=b"quit", env=os.environ | own, check=True, timeout=60)
+    subprocess.run([command()], input=b"quit", env=os.environ | own, check=True, timeout=300)
     until(lambda: not processes_in(folder))
     until(lambda: mps.step() == [] and mps.closed == {})
 

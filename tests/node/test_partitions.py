@@ -52,7 +52,7 @@ def set_limit(folder: Path, job: str, mib: int, **settings: str | int) -> Path:
     """Limits the memory of a job's cgroup on the first GPU."""
     script = SETTER + f"print(made.create({job!r}, 100, {kit.gpu()!r}, {mib} << 20))"
     with started(folder, script, OWNER=OWNER, **{"driver": NEW, **settings}) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
         return Path(output.strip())
 
@@ -159,7 +159,7 @@ def test_a_trial_says_whether_memory_can_be_partitioned(
 ) -> None:
     script = SETTER + f"print(made.obstacle({kit.gpu()!r}))"
     with started(tmp_path, script, OWNER=OWNER, **settings) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=300)
     assert (output.strip(), errors) == (why, "")
     assert list(groups.glob(f"{OWNER}.trial-*")) == []
 
@@ -173,7 +173,7 @@ def test_without_cgroup_v2_the_trial_says_so(tmp_path: Path) -> None:
         + f"print(find_partitions('x', MemoryLimits(pynvml), mounts).obstacle({kit.gpu()!r}))"
     )
     with started(tmp_path, script, OWNER="x", driver=NEW) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=300)
     assert (output.strip(), errors) == ("no cgroup of version 2 can be made", "")
 
 

@@ -34,11 +34,12 @@ from cotenant.web.model import (
     State,
     Table,
     Tenant,
+    Verb,
     Verdict,
     WhatIf,
     WhatIfAnswer,
 )
-from cotenant.web.sessions import Sessions
+from cotenant.web.sessions import Person, Rights, Sessions
 from cotenant.web.site import Site
 from cotenant.web.source import AbsentError
 
@@ -62,6 +63,7 @@ REASONS = (
     "needs 4 GPUs that are linked by NVLink; the best 4 are not",
 )
 KEY = b"k" * 32
+ALICE = Person("alice")
 
 
 def made_overview(nodes: int = 1, gpus: int = 8, waiting: int = 7, seed: int = 4) -> Overview:
@@ -322,14 +324,16 @@ class Served:
     url: str
 
     def link(self, *, act: bool = False) -> str:
-        return f"{self.url}/enter#{self.sessions.token(act=act)}"
+        return f"{self.url}/enter#{self.sessions.token(ALICE, act=act)}"
 
 
 @contextmanager
 def served(source: FakeSource | None = None, port: int = 0, **options: object) -> Iterator[Served]:
     """Serves pages in a thread, on loopback."""
     source = source or FakeSource()
-    sessions = Sessions(user="alice", key=KEY, hosts=frozenset({"127.0.0.1", "localhost"}))
+    sessions = Sessions(
+        key=KEY, hosts=frozenset({"127.0.0.1", "localhost"}), rights_of=lambda person: Rights(frozenset(Verb))
+    )
     started = threading.Event()
     found: list[uvicorn.Server] = []
 

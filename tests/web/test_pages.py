@@ -14,10 +14,10 @@ from starlette.types import ASGIApp
 from cotenant.web.app import application
 from cotenant.web.model import Action, Health, State, Verb
 from cotenant.web.pages import PAGES
-from cotenant.web.sessions import Sessions, session_key
+from cotenant.web.sessions import Rights, Sessions, session_key
 from cotenant.web.site import Site
 from tests.local.asgi_client import Answer, request
-from tests.web.fake import KEY, FakeSource, made_overview
+from tests.web.fake import ALICE, KEY, FakeSource, made_overview
 
 HOST = {"host": "127.0.0.1:8080"}
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}"
@@ -38,7 +38,9 @@ class Pages:
 
     def __init__(self, source: FakeSource | None = None, reports: Path | None = None) -> None:
         self.source = source or FakeSource()
-        self.sessions = Sessions(user="alice", key=KEY, hosts=frozenset({"127.0.0.1", "localhost"}))
+        self.sessions = Sessions(
+            key=KEY, hosts=frozenset({"127.0.0.1", "localhost"}), rights_of=lambda person: Rights(frozenset(Verb))
+        )
         self.app: ASGIApp = application(Site(source=self.source, access=self.sessions, reports=reports))
 
     def ask(self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
@@ -46,7 +48,7 @@ class Pages:
 
     def enter(self, *, act: bool = False) -> dict[str, str]:
         """The headers of a signed-in viewer."""
-        answer = self.ask("POST", "/enter", f"token={self.sessions.token(act=act)}".encode())
+        answer = self.ask("POST", "/enter", f"token={self.sessions.token(ALICE, act=act)}".encode())
         assert answer.status == 303
         return {"cookie": answer.headers["set-cookie"].partition(";")[0]}
 
@@ -93,20 +95,21 @@ def test_a_page_contains_nothing_inline_and_no_other_host(pages: Pages) -> None:
 
 
 def test_a_token_works_once(pages: Pages) -> None:
-    body = f"token={pages.sessions.token(act=False)}".encode()
+    body = f"token={pages.sessions.token(ALICE, act=False)}".encode()
     assert pages.ask("POST", "/enter", body).status == 303
     assert pages.ask("POST", "/enter", body).status == 403
 
 
 def test_a_token_is_not_accepted_in_an_address(pages: Pages) -> None:
-    token = pages.sessions.token(act=True)
+    token = pages.sessions.token(ALICE, act=True)
     answer = pages.ask("GET", f"/enter?token={token}")
     assert "set-cookie" not in answer.headers
     assert pages.ask("POST", "/enter", f"token={token}".encode()).status == 303
 
 
 def test_the_cookie_is_for_this_site_and_not_for_scripts(pages: Pages) -> None:
-    cookie = pages.ask("POST", "/enter", f"token={pages.sessions.token(act=False)}".encode()).headers["set-cookie"]
+    token = pages.sessions.token(ALICE, act=False)
+    cookie = pages.ask("POST", "/enter", f"token={token}".encode()).headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "samesite=strict" in cookie.lower()
 

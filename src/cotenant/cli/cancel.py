@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import click
 
 from cotenant.cli import cluster_jobs
-from cotenant.cli.client import Client, NoDaemonError, at
 from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_options
-from cotenant.cli.endings import ending_of
 from cotenant.cli.options import job_argument, output_option, state_option
 from cotenant.cli.output import print_error, render
-from cotenant.cli.wait import wait_for
+from cotenant.client.client import Client
+from cotenant.client.endings import ending_of
+from cotenant.client.http import at
+from cotenant.client.problems import NoDaemonError
 from cotenant.errors import CotenantError, InputError
 from cotenant.wire.local import ENDED, WAITING_OR_ACTIVE, JobView, decode_states
 from cotenant.wire.text import printable
@@ -121,7 +122,7 @@ def _cancel_in_cluster(where: Where, job: str, wait: bool) -> Cancelled:
 def _wait_for_end(client: Client, one: Cancelled) -> Cancelled:
     if one.view.state in ENDED:
         return one
-    return one._replace(view=wait_for(client, one.view.id, one.until - time.monotonic()))
+    return one._replace(view=client.wait_for(one.view.id, one.until - time.monotonic()))
 
 
 def cancelled_text(job: JobView, grace_s: float) -> str:

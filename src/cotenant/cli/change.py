@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant change` and `cotenant rerun`: other values for a queued job, and a copy of a job."""
+"""`cotenant change` and `cotenant rerun`: other values for a job, and a copy of a job."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from cotenant.cli.client import Client, at
 from cotenant.cli.jobs import COLUMNS
 from cotenant.cli.options import job_argument, output_option
 from cotenant.cli.output import emit
 from cotenant.cli.request import job_name, length
+from cotenant.client.client import Client
+from cotenant.client.http import at
 from cotenant.errors import InputError
-from cotenant.wire.local import JobChange, JobView
+from cotenant.wire.local import WAITING_OR_ACTIVE, JobChange, JobView
 
 F = TypeVar("F", bound=Callable[..., object])
 CHANGE_EPILOG = """\b
@@ -35,6 +36,7 @@ def change_options(command: F) -> F:
         click.option("--name", callback=job_name, help="Another name."),
         click.option("--time", metavar="2h", callback=length, help="Another time limit of one run."),
         click.option("--memory", metavar="4GiB|50%|2GiB:6GiB|auto", help="Other memory on each GPU."),
+        click.option("--compute", metavar="30%|20%:60%", help="Another compute share of each GPU."),
         click.option("--priority", type=click.IntRange(-1000, 1000), help="Another queue priority."),
     ):
         command = option(command)
@@ -43,14 +45,17 @@ def change_options(command: F) -> F:
 
 @click.command(epilog=CHANGE_EPILOG)
 @change_options
-@job_argument("queued")
+@job_argument(*WAITING_OR_ACTIVE)
 @output_option
 def change(job: str, output: str, **values: Any) -> None:
-    """Gives a queued job another priority, memory, time limit or name. It keeps its place among jobs of equal
-    priority. A job that runs cannot be changed."""
+    """Gives a job that waits or runs another priority, memory, compute share, time limit or name.
+
+    A waiting job keeps its place among jobs of equal priority. A running job keeps its GPUs: it gets more only if that
+    is free there, and its memory is not lowered below what it uses. Its time limit counts from the start of the run.
+    """
     wanted = _change(**values)
     if wanted == JobChange():
-        raise InputError("change: give --priority, --memory, --time or --name")
+        raise InputError("change: give --priority, --memory, --compute, --time or --name")
     emit(Client().post(f"/v1/jobs/{at(job)}/change", JobView, msgspec.json.encode(wanted)), output, COLUMNS)
 
 
@@ -70,5 +75,7 @@ def rerun(job: str, output: str, **values: Any) -> None:
         emit(copy, output, COLUMNS)
 
 
-def _change(priority: int | None, memory: str | None, time: float | None, name: str | None) -> JobChange:
-    return JobChange(priority=priority, memory=memory, time_s=time, name=name)
+def _change(
+    priority: int | None, memory: str | None, compute: str | None, time: float | None, name: str | None
+) -> JobChange:
+    return JobChange(priority=priority, memory=memory, compute=compute, time_s=time, name=name)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 MACHINE, KUBERNETES = "machine", "kubernetes"
 POLL_S = 0.5
-ONLY_CLUSTER = ("image", "replicas", "dry_run")
+ONLY_CLUSTER = ("image", "replicas")
 """options of `submit` that have no meaning on one machine"""
 ONLY_MACHINE = (
     "batch",
@@ -38,6 +38,14 @@ ONLY_MACHINE = (
     "after",
     "grid",
     "retry_oom",
+    "file",
+    "notify",
+    "interactive",
+    "cpus",
+    "host_memory",
+    "container",
+    "volumes",
+    "reservation",
 )
 """options of `submit` that have no meaning in a cluster"""
 

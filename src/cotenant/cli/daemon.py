@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from cotenant.cli.client import Client, NoDaemonError, own_socket, state_folder
-from cotenant.cli.options import age_option, complete_policies, complete_queues, output_option, size_option
+from cotenant.cli.options import age_option, complete_policies, complete_queues, finite, output_option, size_option
 from cotenant.cli.output import emit
 from cotenant.cli.request import length
+from cotenant.client.addresses import own_socket, state_folder, system_socket
+from cotenant.client.client import TIMEOUT_S, Client
+from cotenant.client.problems import NoDaemonError
 from cotenant.core.isolation import Fallback, Rung
 from cotenant.errors import CotenantError, InputError
-from cotenant.local.state_folder import SYSTEM_STATE, make_state_folder, system_socket
+from cotenant.local.state_folder import SYSTEM_STATE, make_state_folder
 from cotenant.node.devices.vendors import REAL_NAMES, Vendor
 from cotenant.wire.local import PruneRequest, WebLink
 from cotenant.wire.text import counted
@@ -101,6 +103,18 @@ Examples:
     show_default=True,
     shell_complete=complete_queues,
     help="Queue order among jobs of equal priority (fifo, fair, sjf, …).",
+)
+@click.option(
+    "--cpus",
+    type=click.FloatRange(0.01, 100_000),
+    callback=finite,
+    metavar="30",
+    help="CPUs that jobs may request together with --cpus. Default: all of the machine.",
+)
+@click.option(
+    "--host-memory",
+    metavar="200GiB",
+    help="Memory of the machine that jobs may request together with --host-memory. Default: all of it.",
 )
 @click.option(
     "--accounts",
@@ -194,6 +208,8 @@ def up(
     gpu_memory: str | None,
     policy: str,
     queue: str,
+    cpus: float | None,
+    host_memory: str | None,
     accounts: Path | None,
     backfill: bool,
     probe: float,
@@ -223,9 +239,9 @@ def up(
     if admin_group is not None and not system:
         raise InputError("--admin-group needs --system: a daemon without it has one user")
     if not system and simulate is None:
-        _refuse_second_daemon()
+        refuse_second_daemon()
     state, address = (_system_state(), system_socket()) if system else (state_folder(), own_socket())
-    running = _status_of_daemon(address) if detach else None
+    running = status_of_daemon(address) if detach else None
     if detach and running is None:
         _detach(state, address)
         return
@@ -242,6 +258,8 @@ def up(
         gpu_memory=gpu_memory,
         policy=policy,
         queue=queue,
+        cpus=cpus,
+        host_memory=host_memory,
         accounts=accounts,
         backfill=backfill,
         probe_s=probe,
@@ -291,19 +309,19 @@ def _system_state() -> Path:
     return Path(named) if named else SYSTEM_STATE
 
 
-def _refuse_second_daemon() -> None:
+def refuse_second_daemon() -> None:
     """InputError if a daemon for all users has the GPUs of this machine: two would place jobs on the same GPU."""
-    if system_socket().exists() and (found := _status_of_daemon(system_socket())) is not None:
+    if system_socket().exists() and (found := status_of_daemon(system_socket())) is not None:
         raise InputError(
             f"the GPUs of this machine belong to the daemon for all users (pid {found['pid']}): `cotenant submit` uses "
             "it, without any option; for a daemon of your own with simulated GPUs, run `cotenant up --simulate 2`"
         )
 
 
-def _status_of_daemon(address: Path) -> dict[str, Any] | None:
+def status_of_daemon(address: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | None:
     """What the daemon at this socket says of itself; None: none answers."""
     try:
-        return Client(at=address).get("/v1/status", dict[str, Any])
+        return Client(at=address, timeout_s=timeout_s).get("/v1/status", dict[str, Any])
     except NoDaemonError:
         return None
 
@@ -335,7 +353,7 @@ def _detach(state: Path, address: Path) -> None:
     deadline = time.monotonic() + STARTED_WITHIN_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
-        answer = _status_of_daemon(address)
+        answer = status_of_daemon(address)
         if ended and answer is not None:  # another `up` was faster
             _print_already_up(answer)
             return

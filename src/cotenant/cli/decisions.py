@@ -60,7 +60,7 @@ def download(begin: int, on: str, kubeconfig: Path | None) -> "Iterator[bytes]":
             click.echo(f"cotenant: its decisions are missing: {text}", err=True)
         yield from found.lines
         return
-    from cotenant.cli.client import Client
+    from cotenant.client.client import Client
 
     yield from Client().lines(f"/v1/decisions?since={begin}")
 

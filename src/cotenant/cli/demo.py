@@ -25,13 +25,15 @@ from typing import Any
 import click
 import msgspec
 
-from cotenant.cli.client import Client, NoDaemonError, at
 from cotenant.cli.demo_screen import show_progress
 from cotenant.cli.demo_summary import JobComparison, PartResult, Summary, text_of
 from cotenant.cli.generate import Submitter, active_jobs, cancel_all
 from cotenant.cli.options import complete_policies, finite
 from cotenant.cli.output import emit
 from cotenant.cli.planning import PLAN_COLUMNS
+from cotenant.client.client import Client
+from cotenant.client.http import at
+from cotenant.client.problems import NoDaemonError
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.node.foreign import core_seconds

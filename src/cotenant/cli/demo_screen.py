@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cotenant.cli.client import Client, at
 from cotenant.cli.output import or_dash
+from cotenant.client.client import Client
+from cotenant.client.http import at
 from cotenant.wire.local import JobView, described_state
 from cotenant.wire.text import printable
 from cotenant.workloads.driving import Change

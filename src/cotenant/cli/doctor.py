@@ -42,10 +42,9 @@ def doctor(on: str, namespace: str | None, kubeconfig: Path | None, context: str
 
 
 def _of_machine() -> "Diagnosis":
-    from cotenant.cli.client import state_folder
-    from cotenant.local.doctor import Place, diagnose
+    from cotenant.local.doctor import diagnose, this_place
 
-    return diagnose(Place(state=state_folder()))
+    return diagnose(this_place())
 
 
 def _of_cluster(namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Diagnosis":

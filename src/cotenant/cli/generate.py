@@ -14,12 +14,14 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from cotenant.cli.client import Client, RefusedByDaemonError, at
 from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_options
 from cotenant.cli.options import output_option
 from cotenant.cli.output import emit
 from cotenant.cli.planning import PLAN_COLUMNS, plan_of, plan_options, task_options
-from cotenant.cli.request import environment
+from cotenant.client.client import Client
+from cotenant.client.http import at
+from cotenant.client.problems import RefusedByDaemonError
+from cotenant.client.requests import environment
 from cotenant.wire.local import WAITING_OR_ACTIVE, JobRequest, JobView, described_state
 from cotenant.wire.text import counted
 from cotenant.workloads.driving import Change, Ledger, Life, drive

@@ -7,10 +7,12 @@ import time
 import click
 import msgspec
 
-from cotenant.cli.client import Client, at
 from cotenant.cli.options import gpu_argument, output_option
 from cotenant.cli.output import emit, or_dash
+from cotenant.client.client import Client
+from cotenant.client.http import at
 from cotenant.wire.local import DrainRequest, GpuView
+from cotenant.wire.text import clock
 
 POLL_S = 0.5
 COLUMNS = (
@@ -22,6 +24,7 @@ COLUMNS = (
     ("BUSY", lambda gpu: or_dash(gpu.utilisation, "{:.0f}%"), False),
     ("STATE", lambda gpu: state(gpu), False),
     ("TENANTS", lambda gpu: " ".join(gpu.tenants) or "-", False),
+    ("RESERVED", lambda gpu: reserved(gpu), False),
     ("UNMANAGED", lambda gpu: unmanaged(gpu), False),
     ("FAULT", lambda gpu: gpu.fault or "-", True),
     ("UUID", lambda gpu: gpu.uuid, True),
@@ -40,6 +43,16 @@ def unmanaged(gpu: GpuView) -> str:
     return ", ".join(found) or "-"
 
 
+def reserved(gpu: GpuView) -> str:
+    """For whom a GPU is reserved, now or next."""
+    if not gpu.reservations:
+        return "-"
+    first, *others = gpu.reservations
+    now = time.time()
+    span = f"until {clock(first.end, now)}" if first.start <= now else f"from {clock(first.start, now)}"
+    return f"{first.whom} {span}" + f" (+{len(others)})" * bool(others)
+
+
 def state(gpu: GpuView) -> str:
     return "unhealthy" if not gpu.healthy else "cordoned" if gpu.cordoned else "ok"
 
@@ -49,7 +62,7 @@ def state(gpu: GpuView) -> str:
 def gpus(output: str) -> None:
     """Lists the GPUs with their tenants. MEMORY and COMPUTE are not free for jobs; USED and BUSY are measured.
 
-    UNMANAGED lists processes that no job owns.
+    RESERVED says for whom a GPU is reserved, now or next. UNMANAGED lists processes that no job owns.
     """
     emit(Client().get("/v1/gpus", list[GpuView]), output, COLUMNS, "no GPUs")
 

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant hold` and `cotenant release`: queued jobs that do not start until they are released."""
+"""`cotenant hold` and `release`: queued jobs that do not start; `pause` and `resume`: running jobs whose processes are
+stopped."""
 
 import sys
 from collections.abc import Callable
@@ -8,11 +9,13 @@ from collections.abc import Callable
 import click
 
 from cotenant.cli import cluster_jobs
-from cotenant.cli.client import Client, NoDaemonError, at
 from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_options
 from cotenant.cli.jobs import COLUMNS
 from cotenant.cli.options import job_argument, output_option
 from cotenant.cli.output import emit, print_error
+from cotenant.client.client import Client
+from cotenant.client.http import at
+from cotenant.client.problems import NoDaemonError
 from cotenant.errors import CotenantError
 from cotenant.wire.local import JobView
 
@@ -23,6 +26,12 @@ Examples:
   cotenant hold --on kubernetes -n team train-7 pod/notebook-0
 """
 RELEASE_EPILOG = HOLD_EPILOG.replace("hold", "release")
+PAUSE_EPILOG = """\b
+Examples:
+  cotenant pause j-000001
+  cotenant pause j-000001 nap
+"""
+RESUME_EPILOG = PAUSE_EPILOG.replace("pause", "resume")
 
 
 @click.command(epilog=HOLD_EPILOG)
@@ -45,6 +54,26 @@ def hold(job: tuple[str, ...], on: str, output: str, **where: object) -> None:
 def release(job: tuple[str, ...], on: str, output: str, **where: object) -> None:
     """Lets held jobs start again."""
     _each(job, "release", on, where, output)
+
+
+@click.command(epilog=PAUSE_EPILOG)
+@job_argument("running", several=True)
+@output_option
+def pause(job: tuple[str, ...], output: str) -> None:
+    """Stops all processes of running jobs (SIGSTOP) until they are resumed, also over a restart of the daemon.
+
+    A paused job keeps its GPUs and their memory, and counts for limits and shares; the clock of --time goes on. So it
+    frees compute and processors only. `cotenant hold` is for jobs that wait. A paused job can be cancelled.
+    """
+    _each(job, "pause", "machine", {}, output)
+
+
+@click.command(epilog=RESUME_EPILOG)
+@job_argument("running", several=True)
+@output_option
+def resume(job: tuple[str, ...], output: str) -> None:
+    """Lets paused jobs go on."""
+    _each(job, "resume", "machine", {}, output)
 
 
 def _each(jobs: tuple[str, ...], verb: str, on: str, where: dict[str, object], output: str) -> None:

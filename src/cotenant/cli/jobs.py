@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands for jobs on one machine: submit, jobs, show, logs and retry."""
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,17 +14,20 @@ import click
 import msgspec
 
 from cotenant.cli import cluster_jobs
-from cotenant.cli.client import Client, at
 from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_option, on_options
-from cotenant.cli.endings import ending_of
-from cotenant.cli.options import CommandOfWords, complete_files, job_argument, output_option, state_option
-from cotenant.cli.output import ago, aligned, duration_text, emit, note, or_dash, render, write_output
+from cotenant.cli.job_files import NOT_IN_FILES, WORDS, SubmitCommand, read_jobs
+from cotenant.cli.options import complete_files, job_argument, output_option, state_option
+from cotenant.cli.output import aligned, emit, note, or_dash, render, write_output
 from cotenant.cli.pods import ask_about_pod, is_pod, pod_details, pod_options
-from cotenant.cli.request import encoded, request_of, request_options
-from cotenant.cli.wait import exit_code, wait_for
+from cotenant.cli.request import request_of, request_options
+from cotenant.client.client import Client, Job
+from cotenant.client.endings import ending_of, exit_code
+from cotenant.client.http import at
+from cotenant.client.problems import ListedError
+from cotenant.errors import CotenantError, InputError
 from cotenant.wire.arrays import parse_array
-from cotenant.wire.local import ENDED, JobView, decode_states, described_state
-from cotenant.wire.text import counted, printable
+from cotenant.wire.local import ENDED, JobRequest, JobView, decode_states, described_state
+from cotenant.wire.text import ago, counted, duration_text, printable
 
 COLUMNS = (
     ("ID", lambda job: job.id, False),
@@ -35,6 +39,8 @@ COLUMNS = (
     ("SPEED", lambda job: or_dash(job.speed, "{:.0%}"), True),
     ("PREDICTED", lambda job: or_dash(job.predicted, "{:.0%}"), True),
     ("MEMORY", lambda job: or_dash(job.memory_used_mib, "{} MiB"), True),
+    ("CPUS", lambda job: or_dash(job.cpus, "{:g}"), True),
+    ("HOST MEMORY", lambda job: or_dash(job.host_memory_mib, "{} MiB"), True),
     ("BUSY", lambda job: or_dash(job.utilisation, "{:.0f}%"), True),
     ("AGE", lambda job: ago(job.submitted), False),
     ("RAN", lambda job: "-" if job.started is None else ago(job.started, job.ended), False),
@@ -46,9 +52,14 @@ Examples:
   cotenant submit -- python train.py --epochs 3
   cotenant submit --memory 4GiB --compute 30% --name small -- python train.py
   cotenant submit --memory 2GiB:6GiB --compute 20%:60% -- python train.py
+  cotenant submit --memory 4GiB --cpus 4 --host-memory 16GiB -- python train.py
   cotenant submit --after prepare,j-000007:any --time 2h -- python train.py
   cotenant submit --array 0-31%4 --memory 2GiB -- python train.py --seed {}
   cotenant submit --memory 2GiB --grid lr=0.1,0.01 seed=1-3 -- python train.py --lr {lr} --seed {seed}
+  cotenant submit --notify failed:mail --notify end:./tell.sh -- python train.py
+  cotenant submit --interactive --memory 4GiB --time 2h
+  cotenant submit train.sh
+  cotenant submit --file jobs.yaml --dry-run
   cotenant submit --gpus 2 --batch 64 --batch-range 16-512 --wait -- python train.py
   cotenant submit --on kubernetes --image team/train:1 --memory 4GiB --array 8 -- python train.py
 """
@@ -60,7 +71,7 @@ Examples:
 
 
 # Options after the first word of the command are those of the command.
-@click.command(cls=CommandOfWords, epilog=SUBMIT_EPILOG, context_settings={"allow_interspersed_args": False})
+@click.command(cls=SubmitCommand, epilog=SUBMIT_EPILOG, context_settings={"allow_interspersed_args": False})
 @request_options
 @click.option(
     "--after",
@@ -71,7 +82,20 @@ Examples:
 @click.option(
     "--retry-oom",
     is_flag=True,
-    help="Queue the job again with half as much memory again each time it runs out of it, up to a whole GPU.",
+    help="Queue the job again with half as much memory again each time it runs out of it, up to a whole GPU; or with "
+    "more host memory, if it ran out of that.",
+)
+@click.option(
+    "--notify",
+    multiple=True,
+    metavar="[start|end|ok|failed:]mail|URL|COMMAND",
+    help="Send a notice at the end, or at other moments: by mail, to a web hook, or by a command. Repeatable.",
+)
+@click.option(
+    "--interactive",
+    is_flag=True,
+    help="Wait until the job runs, then connect this terminal with it; without a command, your shell runs. "
+    "Ctrl-] d leaves it, and `cotenant attach` returns.",
 )
 @click.option("--wait", is_flag=True, help="Wait until the job has ended, and exit with its exit code.")
 @click.option("--image", metavar="NAME", help="In a cluster: image in which the command runs.")
@@ -89,16 +113,32 @@ Examples:
 @click.option(
     "--replicas", type=click.IntRange(1, 256), help="In a cluster: number of pods that start together or not at all."
 )
-@click.option("--dry-run", is_flag=True, help="In a cluster: print the manifest and create nothing.")
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="jobs.yaml",
+    help="Submit the jobs of a YAML file: all are accepted or none. Options of the command line have precedence.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check the jobs and submit nothing; in a cluster: print the manifest and create nothing.",
+)
 @on_options
 @output_option
-@click.argument("command", nargs=-1, required=True, shell_complete=complete_files)
+@click.argument("command", nargs=-1, shell_complete=complete_files)
+@click.pass_context
 def submit(
+    ctx: click.Context,
+    /,
+    file: Path | None,
     wait: bool,
+    interactive: bool,
     after: tuple[str, ...],
     array: str | None,
     grid: tuple[str, ...],
     retry_oom: bool,
+    notify: tuple[str, ...],
     output: str,
     command: tuple[str, ...],
     on: str,
@@ -108,36 +148,99 @@ def submit(
     context: str | None,
     **options: Any,
 ) -> None:
-    """Queues a command to run on GPUs of this machine, or of a Kubernetes cluster, and prints the job ID."""
+    """Queues a command to run on GPUs of this machine, or of a Kubernetes cluster, and prints the job ID.
+
+    A script may have options in comment lines at its beginning, such as #COTENANT --memory 4GiB --time 2h; those of the
+    command line have precedence.
+    """
     check_on(on, cluster_jobs.ONLY_CLUSTER, cluster_jobs.ONLY_MACHINE)
-    if grid and "--" in command:  # --grid lr=0.1,0.01 seed=1-3 -- python train.py
-        end = command.index("--")
-        grid, command = (*grid, *command[:end]), command[end + 1 :]
-    elements = parse_array(array, grid)
+    if interactive:
+        sys.exit(_run_interactively(ctx.params))
+    if (file is None) == (not command):
+        raise InputError(
+            "submit: give a command, for example `cotenant submit -- python train.py`, or --file jobs.yaml"
+        )
     if on == KUBERNETES:
         where = Where(namespace, kubeconfig, context)
-        options["array"] = elements
+        options["array"] = parse_array(array, grid)
         view = cluster_jobs.submit(where, command, options, wait=wait, dry_run=dry_run, output=output)
         if view is not None and output != "table":
             emit(view, output, COLUMNS)
         sys.exit(0 if view is None or not wait else exit_code(view))
-    for name in cluster_jobs.ONLY_CLUSTER:
-        options.pop(name, None)
     client = Client()
-    request = msgspec.structs.replace(
-        request_of(command, **options), after=_listed(after), array=elements, retry_oom=retry_oom
-    )
-    job = client.post("/v1/jobs", JobView, encoded(request))
-    if output == "table":
-        click.echo(job.id)
+    if file is not None:
+        jobs = _submit_file(client, ctx, file, dry_run)
     else:
-        emit(job, output, COLUMNS)
+        request = _request(ctx.params)
+        jobs = client.submit_requests([request], dry_run=True) if dry_run else [client.submit_request(request)]
+    if dry_run:
+        _print_dry_run(jobs, output)
+        return
+    if output == "table":
+        click.echo("\n".join(job.id for job in jobs))
+    else:
+        emit([job.view for job in jobs] if file is not None else jobs[0].view, output, COLUMNS)
     if wait:
         try:
-            sys.exit(exit_code(wait_for(client, job.id)))
+            sys.exit(next(filter(None, [exit_code(client.wait_for(job.id)) for job in jobs]), 0))
         except KeyboardInterrupt:
-            click.echo(f"{job.id} continues; `cotenant cancel {job.id}` stops it", err=True)
+            for job in jobs:
+                click.echo(f"{job.id} continues; `cotenant cancel {job.id}` stops it", err=True)
             raise
+
+
+def _run_interactively(params: Mapping[str, Any]) -> int:
+    """Runs the command, or the user's shell, in this terminal; the exit code."""
+    from cotenant.cli.attach import run_interactively
+
+    for name in ("file", "dry_run", "array", "grid"):
+        if params[name]:
+            raise InputError(f"--interactive runs one job at once; leave out --{name.replace('_', '-')}")
+    if params["output"] != "table":
+        raise InputError("--interactive: the output is that of the job; leave out --output")
+    shell = "/bin/sh" if params["container"] is not None else os.environ.get("SHELL") or "/bin/sh"
+    request = _request({**params, "command": params["command"] or (shell,)})
+    return run_interactively(Client(), request)
+
+
+def _request(params: Mapping[str, Any]) -> JobRequest:
+    """The request of all options of `submit`."""
+    options = {name: value for name, value in params.items() if name not in (*NOT_IN_FILES, *cluster_jobs.ONLY_CLUSTER)}
+    command, grid = options.pop("command"), options.pop("grid")
+    if grid and "--" in command:  # --grid lr=0.1,0.01 seed=1-3 -- python train.py
+        end = command.index("--")
+        grid, command = (*grid, *command[:end]), command[end + 1 :]
+    array = parse_array(options.pop("array"), grid)
+    return request_of(command, after=_listed(options.pop("after")), array=array, **options)
+
+
+def _submit_file(client: Client, ctx: click.Context, file: Path, dry_run: bool) -> list[Job]:
+    """Submits the jobs of a file: all are accepted or none."""
+    jobs, requests = read_jobs(ctx.command, file), list[JobRequest]()
+    for job in jobs:
+        given = ctx.command.make_context("submit", list(ctx.meta[WORDS]), default_map=job.options)
+        try:
+            with given:
+                requests.append(_request({**given.params, "command": job.command}))
+        except CotenantError as error:
+            raise InputError(f"{file}:{job.number}: {error}") from None
+    try:
+        return client.submit_requests(requests, dry_run=dry_run)
+    except ListedError as error:
+        error.args = (f"{file}:{jobs[error.item].number}: {error}",)
+        raise
+
+
+def _print_dry_run(jobs: Sequence[Job], output: str) -> None:
+    """What would be submitted."""
+
+    def draw(wide: bool) -> None:
+        for job in jobs:
+            words = shlex.join(job.view.request.command) if job.view.request is not None else ""
+            click.echo(printable(f"{job.view.name}: {words}"))
+        click.echo(f"{counted(len(jobs), 'job')} would be accepted; nothing was submitted", err=True)
+
+    render([job.view for job in jobs], output, draw)
 
 
 def _listed(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -325,6 +428,7 @@ FORMATS: Mapping[str, Callable[[Any], list[str]]] = {
     "predicted": lambda share: [f"{share:.0%} of its speed alone"],
     "latency_s": lambda seconds: [f"{1000 * seconds:g} ms"],
     "utilisation": lambda percent: [f"{percent:.0f}%"],
+    "host_memory_mib": lambda memory: [f"{memory} MiB"],
     "memory_used_mib": lambda memory: [f"{memory} MiB"],
     "grace_s": lambda seconds: [f"{seconds:g} s"],
     "time_s": lambda seconds: [duration_text(seconds)],

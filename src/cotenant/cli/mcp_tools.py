@@ -13,10 +13,11 @@ from typing import Annotated, Any
 import msgspec
 from pydantic import Field
 
-from cotenant.cli.client import Client, at
 from cotenant.cli.cluster_jobs import KUBERNETES, MACHINE
 from cotenant.cli.pods import is_pod
-from cotenant.cli.request import encoded, environment
+from cotenant.client.client import Client, encoded
+from cotenant.client.http import at
+from cotenant.client.requests import environment
 from cotenant.errors import CotenantError, InputError
 from cotenant.wire.local import GpuView, JobRequest, JobView, decode_states
 

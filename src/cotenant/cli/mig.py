@@ -6,9 +6,9 @@ how that is carried out."""
 import click
 import msgspec
 
-from cotenant.cli.client import Client
 from cotenant.cli.options import output_option
 from cotenant.cli.output import note, render, table
+from cotenant.client.client import Client
 from cotenant.wire.local import MigApplied, MigPlan, MigPlanRequest
 
 COLUMNS = (

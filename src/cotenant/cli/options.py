@@ -204,7 +204,7 @@ def _starting_with(incomplete: str, names: list[str]) -> list[str]:
 
 def _fetch(path: str, *fields: str) -> list[str]:
     """These fields of every object that the daemon lists at a path; empty if it does not answer."""
-    from cotenant.cli.client import Client
+    from cotenant.client.client import Client
 
     try:
         found = Client(COMPLETION_TIMEOUT_S).get(path, list[dict[str, object]])

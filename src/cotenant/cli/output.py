@@ -3,7 +3,6 @@
 """How commands print: tables and progress bars for people, JSON and YAML for programs."""
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -74,25 +73,6 @@ def cut(text: str, width: int) -> str:
 def or_dash(value: float | None, form: str) -> str:
     """Formats a value, or returns a dash if it is None: `or_dash(0.83, "{:.0%}")` is 83%."""
     return "-" if value is None else form.format(value)
-
-
-def ago(then: float | None, now: float | None = None) -> str:
-    """The time from `then` until `now` (default: the current time) as [DAYS-]HH:MM:SS, so that a column has one form.
-
-    `ps` writes elapsed times like this.
-    """
-    if then is None:
-        return "-"
-    seconds = max(0, int((time.time() if now is None else now) - then))
-    days = f"{seconds // 86_400}-" if seconds >= 86_400 else ""
-    return f"{days}{seconds % 86_400 // 3600:02}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
-
-
-def duration_text(seconds: float) -> str:
-    """A duration in a sentence: `0.4 s`, `45 s`, or `03:05:12` from two minutes on."""
-    if seconds < 120:
-        return f"{max(0.0, seconds):.{0 if seconds >= 10 else 1}f} s"
-    return ago(0, seconds)
 
 
 @contextmanager

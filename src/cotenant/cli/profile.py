@@ -11,14 +11,16 @@ from typing import Any
 import click
 import msgspec
 
-from cotenant.cli.client import Client, RefusedByDaemonError, at
 from cotenant.cli.options import CommandOfWords, complete_files, output_option
-from cotenant.cli.output import ago, emit, or_dash
-from cotenant.cli.request import duration, encoded, request_of, request_options
+from cotenant.cli.output import emit, or_dash
+from cotenant.cli.request import duration, request_of, request_options
+from cotenant.client.client import Client, encoded
+from cotenant.client.http import at
+from cotenant.client.problems import RefusedByDaemonError
 from cotenant.errors import CotenantError, InputError
 from cotenant.wire.local import ENDED, GpuView, JobView, described_state
 from cotenant.wire.profile import JobProfile, Profiles, decode_profiles
-from cotenant.wire.text import counted
+from cotenant.wire.text import ago, counted
 
 POLL_S = 0.2
 ACTIONS = ("list", "show", "export", "import", "remove")

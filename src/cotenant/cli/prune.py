@@ -5,13 +5,13 @@
 import click
 import msgspec
 
-from cotenant.cli.client import Client
 from cotenant.cli.options import age_option, output_option, size_option
-from cotenant.cli.output import ago, render, table
+from cotenant.cli.output import render, table
+from cotenant.client.client import Client
 from cotenant.core.units import MIB_BYTES
 from cotenant.errors import InputError
 from cotenant.wire.local import Pruned, PruneRequest
-from cotenant.wire.text import counted
+from cotenant.wire.text import ago, counted
 
 COLUMNS = (
     ("ID", lambda job: job.id, False),

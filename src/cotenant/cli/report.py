@@ -109,7 +109,8 @@ def _measured_in_cluster(since: float, kubeconfig: Path | None) -> "tuple[Use, l
 
 def _measured_use(since: int, until: int) -> "Use":
     """The mean use of all GPUs, from the history."""
-    from cotenant.cli.client import Client, NotFoundError
+    from cotenant.client.client import Client
+    from cotenant.client.problems import NotFoundError
     from cotenant.history.day_report import Use
 
     def mean(quantity: str) -> float | None:
@@ -166,8 +167,8 @@ def _cell(value: Any) -> str:
 
 
 def _lines(made: "DayReport") -> "Iterator[str]":
-    from cotenant.cli.output import aligned, duration_text, or_dash
-    from cotenant.wire.text import counted, printable
+    from cotenant.cli.output import aligned, or_dash
+    from cotenant.wire.text import counted, duration_text, printable
 
     hours, saved, waits, slow = made.gpu_hours, made.saved, made.waits_s, made.slowdowns
     span = duration_text(made.until - made.since)
@@ -203,8 +204,8 @@ def _spread(mean: float | None, middle: float | None, p95: float | None, highest
 
 
 def _group_cells(group: "Group") -> list[str]:
-    from cotenant.cli.output import cut, duration_text, or_dash
-    from cotenant.wire.text import printable
+    from cotenant.cli.output import cut, or_dash
+    from cotenant.wire.text import duration_text, printable
 
     waits = ("-" if one is None else duration_text(one) for one in (group.mean_wait_s, group.p95_wait_s))
     return [

@@ -2,28 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options with which `submit` and `profile` describe a job, and the `JobRequest` that they make."""
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
-import msgspec
 
 from cotenant.cli.options import finite
+from cotenant.client.requests import UNITS, environment, make_request, parse_seconds
 from cotenant.core.isolation import Rung
 from cotenant.errors import InputError
 from cotenant.wire.local import JobRequest
+from cotenant.wire.reservations import RESERVATION_ID
 
 F = TypeVar("F", bound=Callable[..., object])
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
-OF_THE_USER = ("COTENANT_STATE", "COTENANT_CACHE", "COTENANT_DATA")
-"""our variables that jobs get like any other; the rest describe one job, or are secrets of the command line"""
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 LONGEST_S = 365 * UNITS["d"]
 
 
@@ -38,7 +32,7 @@ def duration(_context: click.Context, option: click.Parameter, text: str | None)
     """Converts `50ms`, `60s` or `2m` into seconds."""
     if text is None:
         return None
-    seconds = _seconds(text)
+    seconds = parse_seconds(text)
     if not 0 < seconds <= 86_400:
         raise InputError(
             f"--{option.name} {text[:40]}: expected a duration of at most 24h, for example 50ms, 60s or 2m"
@@ -50,15 +44,17 @@ def length(_context: click.Context, option: click.Parameter, text: str | None) -
     """Converts `90s`, `45m`, `2h` or `3d` into seconds."""
     if text is None:
         return None
-    seconds = _seconds(text)
+    seconds = parse_seconds(text)
     if not 1 <= seconds <= LONGEST_S:
-        raise InputError(f"--{option.name} {text[:40]}: expected a run time of 1s to 365d, for example 45m, 2h or 3d")
+        raise InputError(f"{option.opts[0]} {text[:40]}: expected a run time of 1s to 365d, for example 45m, 2h or 3d")
     return seconds
 
 
-def _seconds(text: str) -> float:
-    match = DURATION.fullmatch(text.strip())
-    return float(match[1]) * UNITS[match[2]] if match else 0.0
+def reservation_id(_context: click.Context, option: click.Parameter, name: str | None) -> str | None:
+    """Checks the form of the ID of a reservation."""
+    if name is not None and not RESERVATION_ID.fullmatch(name):
+        raise InputError(f"{option.opts[0]} {name[:40]}: expected the ID of a reservation, such as r-000001")
+    return name
 
 
 OPTIONS = (
@@ -76,6 +72,14 @@ OPTIONS = (
         metavar="1g.10gb",
         help="Profile of the MIG instances to use, as nvidia-smi -L shows it. --memory and --compute are then of each.",
     ),
+    click.option(
+        "--cpus",
+        type=click.FloatRange(0.01, 100_000),
+        callback=finite,
+        metavar="4",
+        help="CPUs of the machine, which the job is limited to. Default: not counted and not limited.",
+    ),
+    click.option("--host-memory", metavar="16GiB", help="Memory of the machine, which the job is limited to."),
     click.option("--type", "types", multiple=True, metavar="NAME", help="Acceptable GPU type; repeatable."),
     click.option(
         "--isolation",
@@ -144,9 +148,29 @@ OPTIONS = (
         show_default=True,
         help="Seconds between SIGTERM and SIGKILL on cancellation, and at the time limit.",
     ),
+    click.option(
+        "--container",
+        metavar="IMAGE",
+        help="Run the command in a container of this image, by podman or docker. It has the slice and the working "
+        "directory, and only the variables of --env.",
+    ),
+    click.option(
+        "--volume",
+        "volumes",
+        multiple=True,
+        metavar="/DATA[:/INSIDE][:ro]",
+        help="Folder that the container has, too. Repeatable.",
+    ),
     click.option("--workload", metavar="NAME", help="Workload name under which speeds are profiled and predicted."),
     click.option(
         "--latency", metavar="50ms", callback=duration, help="Target for the time of one step; needs a profile."
+    ),
+    click.option(
+        "--reservation",
+        metavar="ID",
+        callback=reservation_id,
+        help="Run in this reservation: start when it starts, on its GPUs only. Default: on any GPU, also on those that "
+        "are reserved for you.",
     ),
     click.option("--no-revert", is_flag=True, help="Keep the job in place even if it slows its neighbours too much."),
 )
@@ -162,92 +186,20 @@ def request_options(command: F) -> F:
 def request_of(
     command: tuple[str, ...],
     *,
-    gpus: int,
-    memory: str | None,
-    compute: str | None,
-    mig: str | None,
-    types: tuple[str, ...],
-    isolation: str | None,
-    exclusive: bool,
-    priority: int,
-    estimate: float | None,
-    time: float | None,
-    warn: float | None,
-    name: str | None,
-    batch: int | None,
-    batch_range: str | None,
-    floor: float | None,
     env: tuple[str, ...],
     env_none: bool,
-    cwd: Path | None,
-    retries: int,
-    grace: float,
-    workload: str | None,
-    latency: float | None,
+    batch_range: str | None,
     no_revert: bool,
+    **options: Any,
 ) -> JobRequest:
     """Builds the request from the options."""
-    return JobRequest(
-        command=command,
-        cwd=str((cwd or Path.cwd()).resolve()),
-        env=environment(env, env_none),
-        name=name,
-        gpus=gpus,
-        memory=memory,
-        compute=compute,
-        mig=mig,
-        types=types,
-        isolation=None if isolation is None else Rung(isolation),
-        exclusive=exclusive,
-        priority=priority,
-        batch=batch,
-        batch_range=None if batch_range is None else parse_range(batch_range),
-        floor=floor,
-        retries=retries,
-        grace_s=grace,
-        workload=workload,
-        estimate_s=estimate,
-        time_s=time,
-        warn_s=warn,
-        latency_s=latency,
-        revert=not no_revert,
-    )
-
-
-def encoded(request: JobRequest) -> bytes:
-    """Encodes the request as JSON, which cannot carry text that is not valid UTF-8."""
-    try:
-        return msgspec.json.encode(request)
-    except UnicodeEncodeError:
-        raise InputError("the command, the working directory or an environment variable is not valid UTF-8") from None
-
-
-def environment(options: tuple[str, ...], none: bool = False) -> dict[str, str]:
-    """The environment of a job: the caller's, unless `none` is set, and the variables of --env."""
-    found = {} if none else {name: value for name, value in os.environ.items() if _is_passed(name, value)}
-    for text in options:
-        name, equals, value = text.partition("=")
-        if not equals:
-            if name not in os.environ:
-                raise InputError(
-                    f"--env {name}: the variable is not set in this shell; give a value with --env {name}=VALUE"
-                )
-            value = os.environ[name]
-        found[name] = value
-    return found
-
-
-def _is_passed(name: str, value: str) -> bool:
-    """Not what describes this shell, nor what another job got from us, nor what JSON cannot carry."""
-    if not VARIABLE.fullmatch(name) or name in OF_THE_SHELL:
-        return False
-    if name.startswith("COTENANT_") and name not in OF_THE_USER:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    own = {
+        "env": environment(env, env_none or options.get("container") is not None),
+        "inherit_env": False,
+        "batch_range": None if batch_range is None else parse_range(batch_range),
+        "revert": not no_revert,
+    }
+    return make_request(command, {**options, **own})
 
 
 def parse_range(text: str) -> tuple[int, int]:

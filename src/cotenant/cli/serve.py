@@ -10,8 +10,9 @@ import click
 
 from cotenant.cli.cluster import cluster_options, in_cluster, memory_of, percent_of, print_manifests
 from cotenant.cli.options import CommandOfWords, complete_files, output_option
-from cotenant.cli.output import ago, emit, note, or_dash, write_output
+from cotenant.cli.output import emit, note, or_dash, write_output
 from cotenant.errors import InputError
+from cotenant.wire.text import ago
 
 if TYPE_CHECKING:
     from cotenant.core.units import MiB, Percent

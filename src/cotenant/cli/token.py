@@ -5,9 +5,11 @@
 import click
 import msgspec
 
-from cotenant.cli.client import Client, at
 from cotenant.cli.options import output_option
-from cotenant.cli.output import ago, emit
+from cotenant.cli.output import emit
+from cotenant.client.client import Client
+from cotenant.client.http import at
+from cotenant.wire.text import ago
 from cotenant.wire.tokens import NewToken, TokenRequest, TokenView
 
 COLUMNS = (

@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from cotenant.cli.client import Client
 from cotenant.cli.cluster_jobs import KUBERNETES, check_on, on_options
 from cotenant.cli.cluster_use import cluster_screen, show_cluster
-from cotenant.cli.gpus import state, unmanaged
+from cotenant.cli.gpus import reserved, state, unmanaged
 from cotenant.cli.options import output_option
-from cotenant.cli.output import ago, cut, or_dash, render, table
-from cotenant.cli.top_screen import MOST_QUEUED, Snapshot
+from cotenant.cli.output import cut, or_dash, render, table
+from cotenant.cli.top_screen import MOST_QUEUED, Snapshot, host_line
+from cotenant.client.client import Client
 from cotenant.wire.local import GpuView, JobView
-from cotenant.wire.text import counted
+from cotenant.wire.text import ago, counted
 
 LONGEST_NAME = 18
 GPUS = (
@@ -136,4 +136,6 @@ def screen(shown: Snapshot, wide: bool) -> str:
     title = f"{gpus}, policy {status['policy']}: {counts}, {time.strftime('%H:%M:%S')}"
     jobs = table(shown.jobs, JOBS, wide) if shown.jobs else "no job is running"
     others = "".join(f"\nwithout a job on GPU {gpu.index}: {unmanaged(gpu)}" for gpu in shown.gpus if gpu.unmanaged)
-    return f"{title}\n\n{table(shown.gpus, GPUS, wide)}{others}\n\n{jobs}"
+    host = "".join(f"\n{line}" for line in host_line(status.get("host") or {}))
+    others += "".join(f"\nGPU {gpu.index} is reserved for {reserved(gpu)}" for gpu in shown.gpus if gpu.reservations)
+    return f"{title}{host}\n\n{table(shown.gpus, GPUS, wide)}{others}\n\n{jobs}"

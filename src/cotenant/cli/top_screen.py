@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cotenant.cli.gpus import state, unmanaged
-from cotenant.cli.output import ago, cut, or_dash
+from cotenant.cli.gpus import reserved, state, unmanaged
+from cotenant.cli.output import cut, or_dash
 from cotenant.wire.local import GpuView, JobView
-from cotenant.wire.text import counted, printable
+from cotenant.wire.text import ago, counted, printable
 
 BAR = 10
 """characters of a bar"""
@@ -48,9 +48,11 @@ class Column(NamedTuple):
     """whether its text may be cut; at most one in a section"""
 
 
-def bar(part: float) -> str:
+def bar(part: float, promised: float = 0.0) -> str:
+    """A part of a whole; behind it what is promised to jobs, if that is more."""
     filled = round(BAR * min(1.0, max(0.0, part)))
-    return "█" * filled + "░" * (BAR - filled)
+    kept = max(filled, round(BAR * min(1.0, promised)))
+    return "█" * filled + "▒" * (kept - filled) + "░" * (BAR - kept)
 
 
 def _gib(mib: int | None) -> str:
@@ -58,8 +60,9 @@ def _gib(mib: int | None) -> str:
 
 
 def _memory(gpu: GpuView) -> str:
-    used = gpu.memory_mib - gpu.free_memory_mib if gpu.used_mib is None else gpu.used_mib
-    return f"{bar(used / max(1, gpu.memory_mib))} {_gib(used)}/{_gib(gpu.memory_mib)} GiB"
+    promised, whole = gpu.memory_mib - gpu.free_memory_mib, max(1, gpu.memory_mib)
+    used = promised if gpu.used_mib is None else gpu.used_mib
+    return f"{bar(used / whole, promised / whole)} {_gib(used)}/{_gib(gpu.memory_mib)} GiB"
 
 
 def _busy(gpu: GpuView) -> str:
@@ -104,6 +107,10 @@ SORTS: tuple[tuple[str, Callable[[JobView], Any]], ...] = (
     ("oldest", lambda job: job.started or 0.0),
 )
 HELP = "q quit  ↑↓ choose  s sort  / filter  w why  l logs  c cancel"
+END = 1_000_000
+"""more than there are jobs"""
+STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "page-up": -10, "page-down": 10, "home": -END, "end": END}
+"""how far a key moves the choice"""
 LEAST_FLEXIBLE = 8
 """characters of a flexible column, below which another column is dropped"""
 
@@ -123,8 +130,12 @@ class View:
     """the job that is cancelled after a `y`"""
     panel: tuple[str, ...] = ()
     """text that is shown instead of the tables until the next key"""
+    source: "Action | None" = None
+    """what the panel shows; it is read again at every update"""
     note: str = ""
     """what the last action did"""
+    lost: str = ""
+    """why the daemon did not answer the last update; empty: it did"""
 
 
 class Action(NamedTuple):
@@ -181,16 +192,20 @@ def _tables(shown: Snapshot, view: View, width: int, room: int) -> list[str]:
     status, (running, waiting) = shown.status, shown_jobs(shown, view)
     gpus = counted(status["gpus"], f"{status['devices']} GPU")
     title = f"{gpus}, {status['policy']}: {status['running']} running, {status['queued']} queued"
-    lines = [cut(f"{title}{GAP}{time.strftime('%H:%M:%S')}", width), *fit(shown.gpus, GPUS, width)]
+    lines = [cut(f"{title}{GAP}{time.strftime('%H:%M:%S')}", width)]
+    lines += [cut(line, width) for line in host_line(status.get("host") or {})]
+    lines += fit(shown.gpus, GPUS, width)
     for gpu in (gpu for gpu in shown.gpus if gpu.unmanaged):
         lines.append(cut(f"without a job on GPU {gpu.index}: {unmanaged(gpu)}", width))
+    for gpu in (gpu for gpu in shown.gpus if gpu.reservations):
+        lines.append(cut(f"GPU {gpu.index} is reserved for {reserved(gpu)}", width))
     order = f" by {SORTS[view.sort][0]}"
     parts = [(f"RUNNING{order}", running, JOBS), ("QUEUE", waiting, QUEUE)]
     left = max(0, room - len(lines) - 4)
     """lines for both sections, without titles and empty lines; the queue gets a third of them at least"""
     for number, (name, jobs, columns) in enumerate(parts):
         most = max(left - max(2, left // 3), left - len(waiting) - 1) if number == 0 else left
-        rows = jobs[: max(1, most - 1)]
+        rows = _window(jobs, view.chosen, max(1, most - 1))
         left -= len(rows) + 1
         more = f", {len(jobs) - len(rows)} more" if len(jobs) > len(rows) else ""
         lines += ["", cut(f"── {name} ({len(jobs)}{more})", width)]
@@ -201,6 +216,24 @@ def _tables(shown: Snapshot, view: View, width: int, room: int) -> list[str]:
     return lines
 
 
+def _window(jobs: list[JobView], chosen: str | None, size: int) -> list[JobView]:
+    """So many jobs: the first ones, or those up to the chosen one if it is behind them."""
+    place = next((number for number, job in enumerate(jobs) if job.id == chosen), 0)
+    first = max(0, place - size + 1)
+    return jobs[first : first + size]
+
+
+def host_line(host: dict[str, Any]) -> list[str]:
+    """What jobs have requested of the machine beside its GPUs, in one line; empty if they have requested nothing."""
+    parts = []
+    cpus, memory = host.get("cpus"), host.get("memory_mib")
+    if cpus is not None and (taken := cpus - host["free_cpus"]):
+        parts.append(f"CPUs {bar(taken / max(cpus, 0.001))} {taken:g}/{cpus:g}")
+    if memory is not None and (taken := memory - host["free_memory_mib"]):
+        parts.append(f"host memory {bar(taken / max(memory, 1))} {_gib(taken)}/{_gib(memory)} GiB")
+    return [f"requested: {GAP.join(parts)}"] if parts else []
+
+
 def _footer(view: View) -> str:
     if view.confirming is not None:
         return f"cancel {view.confirming}? y: yes, any other key: no"
@@ -208,19 +241,22 @@ def _footer(view: View) -> str:
         return f"filter: {view.filter}█  (Enter ends it, Esc clears it)"
     if view.panel:
         return "any key: back"
+    if view.lost:
+        return f"NOT CURRENT: {view.lost}; q quit"
     kept = f"[{view.filter}] " if view.filter else ""
     return f"{kept}{view.note}{GAP if view.note else ''}{HELP}"
 
 
 def press(view: View, key: str, shown: Snapshot) -> tuple[View, Action | None]:
-    """What a key changes, and what it asks the daemon for. Keys are characters, or `up`, `down`, `enter`, `esc`."""
+    """What a key changes, and what it asks the daemon for. Keys are characters, `enter`, `esc`, `backspace`, or in
+    `STEPS`."""
     view = replace(view, note="")
     if view.confirming is not None:
         return replace(view, confirming=None), Action("cancel", view.confirming) if key == "y" else None
     if view.typing:
         return _type(view, key), None
     if view.panel:
-        return replace(view, panel=()), Action("quit") if key == "q" else None
+        return replace(view, panel=(), source=None), Action("quit") if key == "q" else None
     match key:
         case "q":
             return view, Action("quit")
@@ -230,8 +266,8 @@ def press(view: View, key: str, shown: Snapshot) -> tuple[View, Action | None]:
             return replace(view, typing=True), None
         case "esc":
             return replace(view, filter="", chosen=None), None
-        case "up" | "down" | "k" | "j":
-            return replace(view, chosen=_next(view, shown, -1 if key in ("up", "k") else 1)), None
+        case _ if key in STEPS:
+            return replace(view, chosen=_next(view, shown, STEPS[key])), None
         case "c" | "w" | "l" | "enter" if view.chosen is None:
             return replace(view, note="choose a job with ↑ and ↓ first;"), None
         case "c":
@@ -259,5 +295,5 @@ def _next(view: View, shown: Snapshot, step: int) -> str | None:
     if not ids:
         return None
     if view.chosen not in ids:
-        return ids[0 if step > 0 else -1]
+        return ids[0 if 0 < step < END or step == -END else -1]
     return ids[max(0, min(len(ids) - 1, ids.index(view.chosen) + step))]

@@ -9,18 +9,15 @@ import time
 import click
 
 from cotenant.cli import cluster_jobs
-from cotenant.cli.client import Client, at
 from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_options
-from cotenant.cli.endings import ending_of
 from cotenant.cli.options import job_argument, output_option
 from cotenant.cli.output import render
 from cotenant.cli.request import length
+from cotenant.client.client import Client
+from cotenant.client.endings import ending_of, exit_code
 from cotenant.wire.local import ENDED, JobView
 from cotenant.wire.text import printable
 
-POLL_S = 0.2
-TIMED_OUT = 124
-"""exit code of a job that was ended at its time limit, and of `wait --timeout`, as of timeout(1)"""
 EPILOG = """\b
 Examples:
   cotenant wait j-000001
@@ -47,30 +44,10 @@ def wait(timeout: float | None, job: tuple[str, ...], output: str, on: str, **wh
         if on == KUBERNETES:
             found.append(cluster_jobs.wait_for(Where(**where), name, left))  # type: ignore[arg-type]
         else:
-            found.append(wait_for(client, name, left))
+            found.append(client.wait_for(name, left))
     text = "".join(f"{printable(_end_of(view))}\n" for view in found)
     render(found if len(job) > 1 else found[0], output, lambda wide: click.echo(text, nl=False))
     sys.exit(next(filter(None, map(exit_code, found)), 0))
-
-
-def wait_for(client: Client, job: str, most_s: float = math.inf) -> JobView:
-    """The job when it has ended, or as it is after `most_s`."""
-    until = time.monotonic() + most_s
-    while (view := client.get(f"/v1/jobs/{at(job)}", JobView)).state not in ENDED and time.monotonic() < until:
-        time.sleep(POLL_S)
-    return view
-
-
-def exit_code(job: JobView) -> int:
-    """The exit code as a shell reports it: the job's own, 128 + signal, 137 if out of memory, 130 if cancelled, 124 at
-    its time limit, or if it has not ended."""
-    if job.state not in ENDED:
-        return TIMED_OUT
-    if job.outcome == "exited" or job.outcome == "exec-failed":
-        return job.code if job.code is not None else 1
-    if job.outcome == "signalled" and job.signal is not None:
-        return 128 + job.signal
-    return {"out-of-memory": 137, "cancelled": 130, "time-limit": TIMED_OUT}.get(job.outcome or job.state, 1)
 
 
 def _end_of(job: JobView) -> str:

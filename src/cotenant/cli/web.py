@@ -4,9 +4,9 @@
 
 import click
 
-from cotenant.cli.client import Client
 from cotenant.cli.options import output_option
 from cotenant.cli.output import render
+from cotenant.client.client import Client
 from cotenant.wire.local import WebLink
 
 EPILOG = """\b
@@ -18,9 +18,13 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--actions", is_flag=True, help="Also allow to cancel jobs and to cordon GPUs. Default: read-only.")
+@click.option(
+    "--actions",
+    is_flag=True,
+    help="Also allow to cancel own jobs, and administrators to cordon GPUs. Default: read-only.",
+)
 @output_option
 def web(actions: bool, output: str) -> None:
-    """Prints a link to the pages of the daemon. It signs in one browser, within 10 minutes."""
+    """Prints a link to the pages of the daemon. It signs in one browser as you, within 10 minutes."""
     link = Client().post(f"/v1/web?act={int(actions)}", WebLink)
     render(link, output, lambda wide: click.echo(link.url))

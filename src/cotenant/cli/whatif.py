@@ -86,7 +86,7 @@ def ask_daemon(**wanted: Any) -> "WhatIf":
     """Asks the daemon of this machine about a job with these fields of a `WhatIfRequest`."""
     import msgspec
 
-    from cotenant.cli.client import Client
+    from cotenant.client.client import Client
     from cotenant.wire.explanation import WhatIf, WhatIfRequest
 
     return Client().post("/v1/whatif", WhatIf, msgspec.json.encode(WhatIfRequest(**wanted)))

@@ -73,8 +73,9 @@ def why(
 
 
 def _explain_job(job: str, output: str) -> None:
-    from cotenant.cli.client import Client, at
     from cotenant.cli.output import render
+    from cotenant.client.client import Client
+    from cotenant.client.http import at
 
     answer = Client().get(f"/v1/jobs/{at(job)}/why", dict[str, Any])
     render(answer, output, lambda wide: click.echo("\n".join(answer_lines(answer, wide))))
@@ -123,7 +124,7 @@ def _suggestions(answer: dict[str, Any]) -> "list[SuggestionView]":
 
 def _end_lines(job: str, end: "Mapping[str, Any]") -> "Iterator[str]":
     """How a job ended, what its owner can do, and its last output."""
-    from cotenant.cli.endings import ending
+    from cotenant.client.endings import ending
     from cotenant.wire.text import counted
 
     names = ("outcome", "code", "error", "started", "ended")

@@ -2,12 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file of `cotenant up --accounts`: weights and limits of the users and groups of a machine."""
 
-import grp
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import yaml
@@ -15,9 +14,9 @@ from msgspec import Meta
 
 from cotenant.core.queueing.fair import HALF_LIFE, Account, FairSettings
 from cotenant.core.queueing.limits import NO_LIMITS, Limits
-from cotenant.core.units import MiB, Seconds, parse_memory
+from cotenant.core.units import MiB, MilliCpu, Seconds, parse_memory
 from cotenant.errors import InputError
-from cotenant.local.owners import account_named
+from cotenant.local.owners import account_named, check_group
 from cotenant.wire.codec import read_bounded
 from cotenant.wire.migration import Step, migrate
 
@@ -33,6 +32,28 @@ Number = Annotated[float, Meta(ge=0, le=1e9)]
 Weight = Annotated[float, Meta(gt=0, le=1e6)]
 
 
+MOST_RESERVATIONS, LONGEST_RESERVATION_H, AHEAD_DAYS = 2, 24.0, 7.0
+"""of a user without a limit of the file"""
+
+
+class ReservationLimits(NamedTuple):
+    """What a user who is no administrator may reserve."""
+
+    most: int = MOST_RESERVATIONS
+    """reservations that have not ended"""
+    hours: float = LONGEST_RESERVATION_H
+    """length of one"""
+    gpus: float | None = None
+    """of one; None: all"""
+    days_ahead: float = AHEAD_DAYS
+    """from now until its start: until then jobs without a time limit cannot use its GPUs"""
+
+
+MOST_PRIORITY = 0
+"""of a user without a limit of the file"""
+USUAL_RESERVATIONS = ReservationLimits()
+
+
 class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
     """The most that a user or a group may use; null: not limited."""
 
@@ -46,6 +67,10 @@ class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Jobs that wait."""
     gpu_hours_per_week: Number | None = None
     """GPU-hours in the last seven days."""
+    cpus: Number | None = None
+    """CPUs that running jobs have requested."""
+    host_memory: str | None = None
+    """Memory of the host that running jobs have requested, such as 64GiB."""
 
     def limits(self) -> Limits:
         return Limits(
@@ -54,10 +79,34 @@ class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             running=self.running,
             queued=self.queued,
             gpu_hours=self.gpu_hours_per_week,
+            cpu=None if self.cpus is None else MilliCpu(round(1000 * self.cpus)),
+            host_memory=None if self.host_memory is None else _memory(self.host_memory),
         )
 
 
-class UserPart(Limited, frozen=True):
+class OfUser(Limited, frozen=True):
+    """The limits of one user, or of each user who is not listed."""
+
+    reservations: Count | None = None
+    """Reservations that have not ended; null: 2."""
+    reservation_hours: Number | None = None
+    """Length of one reservation; null: 24."""
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
+    """Highest `--priority` under `up --system`; null: 0. Administrators are not limited."""
+    reservation_days_ahead: Number | None = None
+    """Days until a reservation starts; null: 7."""
+
+    def most_priority(self) -> int:
+        return MOST_PRIORITY if self.priority is None else self.priority
+
+    def reservation_limits(self) -> ReservationLimits:
+        most = MOST_RESERVATIONS if self.reservations is None else self.reservations
+        hours = LONGEST_RESERVATION_H if self.reservation_hours is None else self.reservation_hours
+        ahead = AHEAD_DAYS if self.reservation_days_ahead is None else self.reservation_days_ahead
+        return ReservationLimits(most, hours, self.gpus, ahead)
+
+
+class UserPart(OfUser, frozen=True):
     """One user."""
 
     weight: Weight = 1.0
@@ -80,7 +129,7 @@ class AccountFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Version of this format. A newer one is refused."""
     half_life_days: Annotated[float, Meta(gt=0, le=365)] = HALF_LIFE / DAY_S
     """Days in which half of the past use is forgotten."""
-    default: Limited = Limited()
+    default: OfUser = OfUser()
     """Limits of each user who is not listed."""
     groups: Mapping[str, GroupPart] = {}
     """Groups by name. A user belongs to the first one that has the user, else to `others`."""
@@ -98,6 +147,12 @@ class AccountRules:
     group_limits: Mapping[str, Limits] = field(default_factory=dict)
     user_limits: Mapping[str, Limits] = field(default_factory=dict)
     default: Limits = NO_LIMITS
+    reservations: Mapping[str, ReservationLimits] = field(default_factory=dict)
+    """of each listed user"""
+    default_reservations: ReservationLimits = USUAL_RESERVATIONS
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    """the highest priority of each listed user"""
+    default_priority: int = MOST_PRIORITY
 
     @property
     def limited(self) -> bool:
@@ -115,6 +170,14 @@ class AccountRules:
         if self.groups and len(level) == 1:
             return self.group_limits.get(level[0], NO_LIMITS)
         return self.user_limits.get(level[-1], self.default)
+
+    def most_priority(self, user: str) -> int:
+        """The highest priority that a user may give to a job."""
+        return self.priorities.get(user, self.default_priority)
+
+    def reservation_limits(self, user: str) -> ReservationLimits:
+        """What a user may reserve."""
+        return self.reservations.get(user, self.default_reservations)
 
 
 NO_RULES = AccountRules()
@@ -149,6 +212,10 @@ def _rules(file: AccountFile) -> AccountRules:
         group_limits={name: part.limits() for name, part in file.groups.items()},
         user_limits={name: part.limits() for name, part in file.users.items()},
         default=file.default.limits(),
+        reservations={name: part.reservation_limits() for name, part in file.users.items()},
+        default_reservations=file.default.reservation_limits(),
+        priorities={name: part.most_priority() for name, part in file.users.items()},
+        default_priority=file.default.most_priority(),
     )
 
 
@@ -163,11 +230,9 @@ def _groups_of(user: str) -> frozenset[str]:
 
 def _check_group(name: str) -> None:
     try:
-        grp.getgrnam(name)
-    except (KeyError, ValueError):
-        raise InputError(
-            f"groups: no group {name[:60]!r} on this machine; `getent group` lists them, or list its `users`"
-        ) from None
+        check_group(name)
+    except InputError as error:
+        raise InputError(f"groups: {error}, or list its `users`") from None
 
 
 def _memory(text: str) -> MiB:

@@ -23,7 +23,7 @@ from cotenant.core.queueing.week import Week
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local import owners
-from cotenant.local.account_settings import AccountRules
+from cotenant.local.account_settings import AccountRules, ReservationLimits
 from cotenant.local.events import log_error
 from cotenant.local.journal import Journal, JournalError
 from cotenant.local.owners import Owner
@@ -76,7 +76,10 @@ class Accounting:
         self, journal: Journal, rules: AccountRules, gpus: float, clock: Callable[[], float] = time.time
     ) -> None:
         self._journal, self._rules, self._clock = journal, rules, clock
-        self.shares = FairShares(rules.fair, gpus)
+        self._begin(gpus)
+
+    def _begin(self, gpus: float) -> None:
+        self.shares = FairShares(self._rules.fair, gpus)
         self._users: dict[str, _Use] = {}
         self._runs: dict[str, _Run] = {}
         self._amounts: dict[Account, Amounts] = {}
@@ -97,6 +100,28 @@ class Accounting:
             groups = owners.account_of(owner.uid, owner.gid).groups if self._rules.groups else ()
             known = self._accounts[owner.uid] = self._rules.account(owner.user, groups)
         return known
+
+    def check_priority(self, priority: int, owner: Owner) -> None:
+        """InputError if a user who is no administrator may not give a job this priority."""
+        most = self._rules.most_priority(owner.user)
+        if priority > most:
+            raise InputError(
+                f"--priority {priority}: {owner.user} may give a job at most {most}; an administrator may give more"
+            )
+
+    def replace_rules(self, rules: AccountRules) -> None:
+        """Other rules count from now on, as after a restart: the caller adds all jobs again that hold slots. What
+        was used is stored first, because accounts may have other groups now."""
+        now = self._clock()
+        for user in {run.account[-1] for run in self._runs.values()}:
+            use = self._users[user]
+            self._store(use.account, use, now)
+        gpus, self._rules = self.shares.gpus, rules
+        self._begin(gpus)
+
+    def reservation_limits(self, owner: Owner) -> ReservationLimits:
+        """What a user who is no administrator may reserve."""
+        return self._rules.reservation_limits(owner.user)
 
     def check_submission(self, job: Job, cluster: Cluster, count: int = 1) -> None:
         """InputError if such jobs exceed a limit of their account even alone, or too many of the account would wait."""
@@ -130,6 +155,17 @@ class Accounting:
         self.shares.start(job.id, account, amounts.gpus, Seconds(now))
         self._runs[job.id] = _Run(account, amounts, since, since)
         self._count(account, amounts, 1)
+
+    def change(self, job: PlacedJob, cluster: Cluster) -> None:
+        """A job that holds a slot has other limits from now on."""
+        run, now = self._runs[job.id], self._clock()
+        amounts = amounts_of((job.placement,), cluster)
+        self._store(run.account, self._use(run.account), now)
+        self.shares.end(job.id, Seconds(now))
+        self.shares.start(job.id, run.account, amounts.gpus, Seconds(now))
+        self._count(run.account, run.amounts, -1)
+        self._count(run.account, amounts, 1)
+        self._runs[job.id] = _Run(run.account, amounts, now, now)
 
     def end(self, job: str, ended: float | None) -> None:
         """A run has ended, at a time if that is known. What it used is stored before its end is: after a kill in
@@ -180,6 +216,10 @@ class Accounting:
             most_running=limits.running,
             most_queued=limits.queued,
             most_week_gpu_hours=limits.gpu_hours,
+            cpus=used.cpu / 1000,
+            host_memory_mib=used.host_memory,
+            most_cpus=None if limits.cpu is None else limits.cpu / 1000,
+            most_host_memory_mib=limits.host_memory,
         )
 
     def _is_user(self, account: Account) -> bool:
@@ -204,7 +244,7 @@ class Accounting:
     # The journal
 
     def _account_named(self, user: str) -> Account:
-        return self._rules.account(user, _groups_of(user) if self._rules.groups else ())
+        return self._rules.account(user, owners.groups_of(user) if self._rules.groups else ())
 
     def _use(self, account: Account) -> _Use:
         return self._users.setdefault(account[-1], _Use(account))
@@ -239,10 +279,3 @@ class Accounting:
             use.stored_at = now
         except JournalError as error:
             log_error(str(error))
-
-
-def _groups_of(user: str) -> frozenset[str]:
-    try:
-        return owners.account_named(user).groups
-    except InputError:  # the user was removed
-        return frozenset()

@@ -16,7 +16,7 @@ from cotenant.core.units import MiB, Seconds, format_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.isolation import JobIsolation, check_wish, rung_of
 from cotenant.local.lifecycle import MoreMemory
-from cotenant.local.memory_choice import chosen, more
+from cotenant.local.memory_choice import chosen, more, more_of_host
 from cotenant.local.profiles import ProfileStore
 from cotenant.wire.local import JobRequest, demand_of, job_of
 from cotenant.wire.profile import WorkloadId, workload_of
@@ -48,7 +48,7 @@ class Admission:
     def replace_machine(self, machine: Machine) -> None:
         """Requests are tried on the empty machine with every GPU healthy and uncordoned: only that refuses for good."""
         gpus = tuple(replace(gpu, healthy=True, cordoned=False, under_mps=False) for gpu in machine.gpus)
-        self._gpus = gpus
+        self._gpus, self._host_memory = gpus, machine.host_memory
         self._empty = Cluster.of([replace(machine, gpus=gpus)])
 
     def admit(self, job_id: str, request: JobRequest, submitted: float, *, introduce: bool = True) -> Job:
@@ -72,9 +72,9 @@ class Admission:
         """The request with the memory that the profile of its workload says, if it leaves that to us."""
         return chosen(request, self._profiles.measured_here(workload_of(request)), self._largest)
 
-    def more_memory(self, request: JobRequest) -> MoreMemory | None:
-        """What a job that ran out of memory gets in its next run; None: nothing more."""
-        return more(request, self._largest)
+    def more_memory(self, request: JobRequest, *, of_host: bool) -> MoreMemory | None:
+        """What a job that ran out of memory, of its GPU or of the host, gets in its next run; None: nothing more."""
+        return more_of_host(request, self._host_memory) if of_host else more(request, self._largest)
 
     @property
     def _largest(self) -> MiB:

@@ -18,18 +18,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cotenant.errors import CotenantError, InputError
 from cotenant.local import handlers, streams
 from cotenant.local.admission import RefusedError
-from cotenant.local.authority import ForbiddenError, authorise
+from cotenant.local.authority import authorise
 from cotenant.local.endpoint import Endpoint, May, json_response
-from cotenant.local.engine import Engine
+from cotenant.local.engine import Engine, ListedError
 from cotenant.local.identity import CALLER, Callers, Identify, caller_of
 from cotenant.local.openapi import describe
-from cotenant.local.queries import UnknownError
+from cotenant.local.refusals import ForbiddenError, UnknownError
+from cotenant.wire.cleaning import Cleaned, CleanRequest
 from cotenant.wire.explanation import WhatIf, WhatIfRequest
 from cotenant.wire.local import (
     AccountView,
     DrainRequest,
     GpuView,
     JobChange,
+    JobList,
     JobRequest,
     JobView,
     MigApplied,
@@ -38,9 +40,11 @@ from cotenant.wire.local import (
     Problem,
     Pruned,
     PruneRequest,
+    TerminalView,
     WebLink,
 )
 from cotenant.wire.profile import JobProfile, Profiles
+from cotenant.wire.reservations import ReservationRequest, ReservationView
 from cotenant.wire.tokens import NewToken, TokenRequest, TokenView
 
 ENDPOINTS = (
@@ -53,6 +57,17 @@ ENDPOINTS = (
         may=May.EVERYONE,
     ),
     Endpoint("POST", "/v1/jobs", "Submit a job", handlers.submit, JobView, JobRequest, status=201, may=May.EVERYONE),
+    Endpoint(
+        "POST",
+        "/v1/submissions",
+        "Submit several jobs: all are accepted or none; with `dry_run=1` nothing is stored",
+        handlers.submit_all,
+        list[JobView],
+        JobList,
+        status=201,
+        query=(("dry_run", "integer"),),
+        may=May.EVERYONE,
+    ),
     Endpoint(
         "GET",
         "/v1/jobs",
@@ -74,10 +89,12 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/jobs/{job}/cancel", "Cancel a job", handlers.cancel, JobView, may=May.OWNER),
     Endpoint("POST", "/v1/jobs/{job}/hold", "Keep a queued job from starting", handlers.hold, JobView, may=May.OWNER),
     Endpoint("POST", "/v1/jobs/{job}/release", "Let a held job start", handlers.release, JobView, may=May.OWNER),
+    Endpoint("POST", "/v1/jobs/{job}/pause", "Stop the processes of a job", handlers.pause, JobView, may=May.OWNER),
+    Endpoint("POST", "/v1/jobs/{job}/resume", "Let a paused job go on", handlers.resume, JobView, may=May.OWNER),
     Endpoint(
         "POST",
         "/v1/jobs/{job}/change",
-        "Give a queued job another priority, memory, time limit or name",
+        "Give a job that waits or runs another priority, memory, compute share, time limit or name",
         handlers.change,
         JobView,
         JobChange,
@@ -109,6 +126,14 @@ ENDPOINTS = (
         "Read the log of a job",
         streams.log,
         query=(("offset", "integer"), ("follow", "integer"), ("attempt", "integer"), ("tail", "integer")),
+        may=May.OWNER,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/jobs/{job}/terminal",
+        "Find the socket of the terminal of an interactive job that runs on this machine",
+        handlers.terminal,
+        TerminalView,
         may=May.OWNER,
     ),
     Endpoint(
@@ -146,6 +171,47 @@ ENDPOINTS = (
         handlers.accounts,
         list[AccountView],
         may=May.EVERYONE,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/accounts/reload",
+        "Read the file of accounts again; if it is not valid, nothing is changed",
+        handlers.reload_accounts,
+        list[AccountView],
+    ),
+    Endpoint(
+        "POST",
+        "/v1/reservations",
+        "Reserve GPUs for a user or a group",
+        handlers.reserve,
+        ReservationView,
+        ReservationRequest,
+        status=201,
+        may=May.EVERYONE,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/reservations",
+        "List reservations that have not ended, the first to start first",
+        handlers.reservations,
+        list[ReservationView],
+        may=May.EVERYONE,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/reservations/{reservation}",
+        "Show one reservation",
+        handlers.reservation,
+        ReservationView,
+        may=May.EVERYONE,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/reservations/{reservation}/cancel",
+        "Cancel a reservation",
+        handlers.cancel_reservation,
+        ReservationView,
+        may=May.OWNER,
     ),
     Endpoint("POST", "/v1/gpus/{gpu}/cordon", "Place no new jobs on a GPU", handlers.cordon, GpuView),
     Endpoint("POST", "/v1/gpus/{gpu}/uncordon", "Place jobs on a GPU again", handlers.uncordon, GpuView),
@@ -206,12 +272,22 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/prune", "Remove the files of jobs that have ended", handlers.prune, Pruned, PruneRequest),
     Endpoint(
         "POST",
+        "/v1/clean",
+        "Remove ended jobs from the list, with their files; by default those of the caller",
+        handlers.clean,
+        Cleaned,
+        CleanRequest,
+        may=May.EVERYONE,
+    ),
+    Endpoint(
+        "POST",
         "/v1/web",
         "Make a link to the pages, which signs a browser in once",
         handlers.web_link,
         WebLink,
         status=201,
         query=(("act", "integer"),),
+        may=May.EVERYONE,
     ),
     Endpoint(
         "POST",
@@ -241,18 +317,10 @@ def application(engine: Engine, identify: Identify | None = None) -> ASGIApp:
             try:
                 authorise(engine, endpoint, request, caller_of(request))
                 return await endpoint.handler(engine, request)
-            except UnknownError as error:
-                return json_response(Problem(error=str(error)), 404)
-            except ForbiddenError as error:
-                return json_response(Problem(error=str(error)), 403)
-            except RefusedError as error:
-                return json_response(
-                    Problem(error=str(error), reasons=error.reasons, suggestions=error.suggestions), 422
-                )
-            except InputError as error:
-                return json_response(Problem(error=str(error)), 400)
+            except ListedError as error:
+                return problem_response(error.problem, error.number)
             except CotenantError as error:
-                return json_response(Problem(error=str(error)), 503)
+                return problem_response(error)
 
         return serve
 
@@ -264,6 +332,26 @@ def application(engine: Engine, identify: Identify | None = None) -> ASGIApp:
     app = Starlette(routes=routes, exception_handlers={HTTPException: unroutable})
     app.router.redirect_slashes = False  # the description contains no redirects
     return identified(app, identify or Callers().of_connection)
+
+
+STATUSES: tuple[tuple[type[CotenantError], int], ...] = (
+    (UnknownError, 404),
+    (ForbiddenError, 403),
+    (RefusedError, 422),
+    (InputError, 400),
+    (CotenantError, 503),
+)
+"""the status of an answer to a request that was not carried out; the first kind of error that matches counts"""
+
+
+def problem_response(error: CotenantError, item: int | None = None) -> Response:
+    """The answer to a request, or to one of several, that was not carried out."""
+    status = next(status for kind, status in STATUSES if isinstance(error, kind))
+    if isinstance(error, RefusedError):
+        return json_response(
+            Problem(error=str(error), reasons=error.reasons, suggestions=error.suggestions, item=item), status
+        )
+    return json_response(Problem(error=str(error), item=item), status)
 
 
 async def unroutable(request: Request, error: Exception) -> Response:

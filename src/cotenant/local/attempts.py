@@ -162,6 +162,27 @@ def cancel(job_dir: Path, *, reclaims: bool = False) -> bool:
     return found.state in ("new", "running")
 
 
+def obeys_orders(job_dir: Path) -> bool:
+    """Whether a run can be paused and changed: a supervisor of an earlier version cannot."""
+    intent = read_json(f"{job_dir}/intent")
+    return intent is None or "orders" in intent.get("obeys", ())
+
+
+def order(job_dir: Path, orders: Mapping[str, object]) -> None:
+    """Tells a run what has changed; one that is being started reads it when it starts."""
+    try:
+        make_folder(job_dir)
+        write_durably(os.path.abspath(job_dir / "orders"), {"version": VERSION, **orders})
+    except OSError as error:
+        raise CotenantError(f"cannot write to {job_dir}: {error.strerror}; try again") from error
+    found = status(job_dir)
+    if found.pidfd is not None:
+        with suppress(ProcessLookupError):
+            if obeys_orders(job_dir):
+                signal.pidfd_send_signal(found.pidfd, signal.SIGUSR1)
+        os.close(found.pidfd)
+
+
 def environment_of(job_dir: Path) -> Mapping[str, str]:
     """The variables that a run was prepared with; empty if it was not."""
     try:
@@ -287,8 +308,9 @@ def kill_leftovers(job_dir: Path, patience_s: float = 10.0) -> int:
         time.sleep(0.01)
     contained = 0
     with suppress(supervisor.Refused):
-        contain = supervisor.read_spec(f"{folder}/spec.json").contain
-        contained = 0 if contain is None else kill_group(Path(contain))
+        spec = supervisor.read_spec(f"{folder}/spec.json")
+        contained = 0 if spec.contain is None else kill_group(Path(spec.contain))
+        supervisor.clean_up(spec)
     return len(killed) + contained
 
 

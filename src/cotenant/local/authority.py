@@ -12,22 +12,20 @@ from dataclasses import replace
 from msgspec.structs import replace as replaced
 from starlette.requests import Request
 
-from cotenant.errors import CotenantError
+from cotenant.errors import InputError
+from cotenant.local.cleaning import Selection
 from cotenant.local.endpoint import Endpoint, May
 from cotenant.local.engine import Engine
 from cotenant.local.events import Event
 from cotenant.local.identity import Caller
 from cotenant.local.owners import Owner
-from cotenant.local.queries import UnknownError
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.local.refusals import ForbiddenError, UnknownError
+from cotenant.wire.cleaning import CleanRequest
+from cotenant.wire.local import WAITING_OR_ACTIVE, JobRequest, JobView, decode_states
 
 NOT_SHOWN = "(not shown)"
-PUBLIC = ("gpus", "memory", "compute", "mig", "types", "exclusive", "priority", "isolation")
+PUBLIC = ("gpus", "memory", "compute", "mig", "types", "exclusive", "priority", "isolation", "cpus", "host_memory")
 """fields of a request that everybody sees"""
-
-
-class ForbiddenError(CotenantError):
-    """The caller is known, and may not do this."""
 
 
 def authorise(engine: Engine, endpoint: Endpoint, request: Request, caller: Caller) -> None:
@@ -45,12 +43,45 @@ def authorise(engine: Engine, endpoint: Endpoint, request: Request, caller: Call
 
 
 def _owner(engine: Engine, request: Request, caller: Caller) -> Owner | None:
-    """Whom the job or the token in the path belongs to; None: there is neither in the path."""
+    """Whom the job, reservation or token in the path belongs to; None: there is none of them in the path."""
     if (job := request.path_params.get("job")) is not None:
         request.path_params["job"], owner = engine.queries.resolve(job, caller.owner.uid)
         return owner
+    if (reservation := request.path_params.get("reservation")) is not None:
+        return engine.reservations.owner(reservation)
     token = request.path_params.get("token")
     return None if token is None else engine.tokens.owner(token)
+
+
+def cleaned_by(caller: Caller, engine: Engine, wanted: CleanRequest) -> Selection:
+    """The ended jobs that a caller wants to remove; ForbiddenError if one belongs to another user and the caller is
+    not an administrator."""
+    if wanted.jobs:
+        if wanted != CleanRequest(jobs=wanted.jobs, dry_run=wanted.dry_run):
+            raise InputError("clean: name the jobs, or select them by conditions")
+        return Selection(ids=tuple(_own_ended(caller, engine, name) for name in wanted.jobs))
+    own = not wanted.all_users and wanted.user in (None, caller.user)
+    if not own and not caller.administrator:
+        raise ForbiddenError(f"{caller.user} is not an administrator of this daemon, and removes own jobs only")
+    states, age = decode_states(wanted.state), wanted.older_than_s
+    for word in states:
+        if word in WAITING_OR_ACTIVE:
+            raise InputError(f"--state {word}: only jobs that have ended can be removed")
+    uid, user = (caller.owner.uid, None) if own else (None, wanted.user)
+    return Selection(states=states, older_than_s=age, uid=uid, user=None if wanted.all_users else user)
+
+
+def _own_ended(caller: Caller, engine: Engine, name: str) -> str:
+    """The ID of a job or an array of the caller that has ended."""
+    found, owner = engine.queries.resolve(name, caller.owner.uid)
+    if not caller.owns(owner):
+        raise ForbiddenError(f"{found} belongs to {owner.user}: only {owner.user} and administrators may remove it")
+    view = engine.queries.job(found)
+    if view.array is not None:
+        raise InputError(f"{found} is an element of {view.array}, which is removed as a whole: name {view.array}")
+    if view.ended is None:
+        raise InputError(f"{found} is {view.state}; only jobs that have ended can be removed")
+    return found
 
 
 def shown_to(caller: Caller, job: JobView) -> JobView:

@@ -15,6 +15,8 @@ from cotenant.history.decisions import DecisionRecorder
 from cotenant.history.store import History
 from cotenant.local import attempts
 from cotenant.local.account_settings import NO_RULES, AccountRules
+from cotenant.local.containers import Runtime
+from cotenant.local.devices import HostAmounts
 from cotenant.local.idle import IdleSettings
 from cotenant.local.isolation import JobIsolation
 from cotenant.local.job_slices import JobSlices
@@ -22,6 +24,7 @@ from cotenant.local.journal import Journal
 from cotenant.local.mig_layouts import Layouts
 from cotenant.node.containment import Containment
 from cotenant.node.devices.backend import Backend
+from cotenant.node.host_memory import NO_LIMIT, HostMemory
 from cotenant.node.launch import Paths
 from cotenant.node.measurement import OBSERVE_S
 from cotenant.node.shares import Shares
@@ -45,6 +48,10 @@ class Resources:
     """what enforces compute shares on simulated GPUs"""
     containment: Containment = NOT_CONTAINED
     """the cgroups that hold all processes of a job, if they can be created"""
+    host_memory: HostMemory = NO_LIMIT
+    """what limits the host memory of jobs"""
+    containers: Runtime | None = None
+    """what runs containers; None: nothing does"""
     slices: JobSlices | None = None
     """the slices of real GPUs; None: the GPUs are simulated"""
     isolation: JobIsolation | None = None
@@ -81,8 +88,12 @@ class Settings:
     """how long tenants are measured together before their speeds are believed"""
     belief: Belief | None = None
     """predicts speeds; None: a new predictor"""
+    host: HostAmounts = HostAmounts()  # noqa: RUF009 -- frozen
+    """CPUs and memory of the machine that jobs may request"""
     accounts: AccountRules = NO_RULES
     """weights and limits of users and groups"""
+    accounts_file: Path | None = None
+    """the file that they were read from, and can be read from again"""
     idle: IdleSettings = IdleSettings()  # noqa: RUF009 -- frozen
     """when a job is idle, and what becomes of it"""
     keep: PruneRequest = KEEP_ALL

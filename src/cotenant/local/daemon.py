@@ -3,6 +3,7 @@
 """The daemon: one process that owns the journal, schedules, and serves the API. It may be killed at any moment."""
 
 import asyncio
+import gc
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ from starlette.types import ASGIApp
 
 from cotenant.core.placement.policies import QUEUES, build_policy
 from cotenant.core.tuning.episode import Tuning
-from cotenant.core.units import MiB, Seconds, parse_memory
+from cotenant.core.units import MiB, MilliCpu, Seconds, parse_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.history.decisions import DecisionRecorder, begin_line
 from cotenant.history.segments import FolderSegments, SegmentError
@@ -30,7 +31,8 @@ from cotenant.history.store import DAY_S, History, HistoryError, Limits
 from cotenant.local.account_settings import NO_RULES, AccountRules, read_accounts
 from cotenant.local.api import application
 from cotenant.local.config import Resources, Settings
-from cotenant.local.devices import ORDER
+from cotenant.local.containers import find_runtime
+from cotenant.local.devices import ORDER, HostAmounts
 from cotenant.local.engine import Engine
 from cotenant.local.events import log_error, stored_setting
 from cotenant.local.identity import Callers, PeerProtocol
@@ -56,11 +58,12 @@ from cotenant.node.devices.backend import Backend, KnownGpu
 from cotenant.node.devices.finding import find_backend
 from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.devices.vendors import REAL, Vendor
+from cotenant.node.host_memory import find_host_memory, host_memory
 from cotenant.node.launch import Paths
 from cotenant.node.measurement import OBSERVE_S
 from cotenant.node.partitions import find_partitions
 from cotenant.node.shares import find_shares
-from cotenant.wire.local import KEEP_ALL, PruneRequest
+from cotenant.wire.local import KEEP_ALL, PruneRequest, host_memory_of
 from cotenant.wire.recording import Begin
 
 MOST_SOCKET_PATH = 100
@@ -92,6 +95,10 @@ class Options:
     gpu_memory: str | None = None
     policy: str = "least-loaded"
     queue: str = "fifo"
+    cpus: float | None = None
+    """that jobs may request together; None: all of the machine"""
+    host_memory: str | None = None
+    """the same, memory of the host"""
     backfill: bool = True
     accounts: Path | None = None
     """file with weights and limits of users and groups"""
@@ -140,6 +147,7 @@ def run(options: Options, pages: MakePages | None = None) -> None:
         sockets_in = runtime or options.state
         engines = {gpu: sockets_in / f"engine-{gpu}.sock" for gpu in range(count)}
         slices = find_slices(owner) if backend.vendor.row.preload else None
+        containment = find_containment(owner)
         resources = Resources(
             state=options.state,
             journal=journal,
@@ -147,7 +155,9 @@ def run(options: Options, pages: MakePages | None = None) -> None:
             paths=Paths(agent=sockets_in / "agent.sock", compute_locks=engines, shared=runtime is not None),
             runtime=runtime,
             shares=find_shares(owner),
-            containment=find_containment(owner),
+            containment=containment,
+            host_memory=find_host_memory(owner, containment),
+            containers=find_runtime(for_all_users=options.system is not None),
             slices=slices,
             isolation=_isolation(options, backend, slices),
             mig=backend.mig_layouts if isinstance(backend, NvmlBackend) else None,
@@ -158,7 +168,9 @@ def run(options: Options, pages: MakePages | None = None) -> None:
             policy=options.policy,
             queue=options.queue,
             backfill=options.backfill,
+            host=_host(options),
             accounts=_accounts(options),
+            accounts_file=options.accounts,
             tuning=Tuning(probe=Seconds(options.probe_s)),
             observe=Seconds(options.look_s),
             idle=options.idle,
@@ -166,14 +178,22 @@ def run(options: Options, pages: MakePages | None = None) -> None:
         )
         engine = Engine(resources, settings)
         engine.queries.notes += notes
+        callers = Callers(admin_group=None if options.system is None else find_admin_group(options.system.admin_group))
+        engine.is_administrator = lambda owner: callers.of_uid(owner.uid, owner.gid).administrator
         if browsers is not None and pages is not None:
             host, port = browsers.getsockname()
-            engine.pages = pages(engine, options.state, f"http://{host}:{port}")
-        asyncio.run(serve(engine, options, sockets, certificate, browsers))
+            engine.pages = pages(engine, options.state, f"http://{host}:{port}", callers)
+        asyncio.run(serve(engine, options, sockets, certificate, callers, browsers))
 
 
 def _accounts(options: Options) -> AccountRules:
     return NO_RULES if options.accounts is None else read_accounts(options.accounts)
+
+
+def _host(options: Options) -> HostAmounts:
+    """CPUs and memory of the machine that jobs may request together."""
+    memory = host_memory() if options.host_memory is None else host_memory_of(options.host_memory)
+    return HostAmounts(None if options.cpus is None else MilliCpu(round(1000 * options.cpus)), memory)
 
 
 def _history(options: Options, stack: ExitStack, notes: list[str]) -> History | None:
@@ -257,14 +277,16 @@ async def serve(
     options: Options,
     sockets: Sequence[socket.socket],
     certificate: Certificate | None,
+    callers: Callers,
     browsers: socket.socket | None = None,
 ) -> None:
     """Serves and schedules until the engine is asked to stop, or a part of the daemon fails."""
     asyncio.get_running_loop().set_exception_handler(_log_fault)
     most = _raise_file_limit() // 4
     engine.recover()
-    group = None if options.system is None else find_admin_group(options.system.admin_group)
-    callers = Callers(admin_group=group)
+    # Most objects of now stay: if the garbage collector scanned thousands of jobs again, a pass would take longer.
+    gc.collect()
+    gc.freeze()
     token = None if options.token_file is None else _token(options.token_file)
     by_token = TokenAccess(engine.tokens, callers, token).identify
     servers = [
@@ -301,6 +323,8 @@ async def serve(
     scheduling = asyncio.create_task(engine.run())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, engine.ask_to_stop)
+    if options.accounts is not None or options.system is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_accounts, engine)
     await asyncio.wait([*serving, *limiting, scheduling], return_when=asyncio.FIRST_COMPLETED)
     # A daemon that accepts no connections any more would look healthy, so it stops with the error.
     ended = [task for task in (*serving, *limiting) if task.done()]
@@ -312,6 +336,13 @@ async def serve(
     await asyncio.wait([*serving, scheduling], timeout=5)
     for task in (*ended, scheduling):
         task.result()
+
+
+def _reload_accounts(engine: Engine) -> None:
+    try:
+        engine.reload_accounts()
+    except CotenantError as error:
+        log_error(f"the accounts stay as they are: {error}")
 
 
 def _server(app: ASGIApp) -> uvicorn.Server:
@@ -381,6 +412,7 @@ def check(options: Options) -> None:
     except ValueError as error:
         raise InputError(f"--policy: {error}") from None
     _accounts(options)
+    _host(options)
     port = "0" if options.listen is None else options.listen.rpartition(":")[2]
     if not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
         raise InputError(f"--listen {options.listen}: expected PORT or HOST:PORT")

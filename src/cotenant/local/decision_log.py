@@ -63,11 +63,12 @@ class DecisionLog:
         """These jobs wait after a pass. A job is recorded once for each set of reasons."""
         if self._recorder is None:
             return
-        policy, crowding = ranker.policy, decision.crowding
+        policy, crowding, reservation = ranker.policy, decision.crowding, decision.reservation
+        beside = decision.cluster if reservation is None else reservation.without_reserved(decision.cluster)
         for job in jobs:
-            cluster, reservation = decision.cluster, decision.reservation
+            cluster = decision.cluster
             if reservation is not None and reservation.job.id != job.id and not reservation.allows(job, now):
-                cluster = reservation.without_reserved(cluster)
+                cluster = beside
             if place_gang(ranker, job, cluster, None, crowding, decision.kept) is not None:
                 continue  # it came after the pass had begun
             ranking = rank(policy, job, cluster, ranker=ranker, crowding=crowding)

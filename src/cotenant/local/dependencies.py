@@ -6,17 +6,21 @@ What a job waits for is a part of its stored request, and how the others ended i
 stored: a daemon that is killed at any moment finds out again which jobs are ready and which can never run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Literal
 
-from cotenant.errors import InputError
+import msgspec
+
+from cotenant.errors import CotenantError, InputError
 from cotenant.local.journal import Journal, array_id
 from cotenant.local.lifecycle import ENDED, JobRecord, JobState
 from cotenant.wire.arrays import ARRAY_ID
 from cotenant.wire.dependencies import Condition, Dependency, parse_dependencies
 from cotenant.wire.local import JobRequest
 
-Kind = Literal["waiting", "ok", "failed", "cancelled"]
+Kind = Literal["waiting", "ok", "failed", "cancelled", "removed"]
+HOW: dict[Kind, str] = {"ok": "ended well", "cancelled": "was cancelled", "removed": "was removed"}
 WORDS = {Condition.OK: "be done", Condition.ANY: "have ended", Condition.FAILED: "have failed"}
 
 
@@ -35,11 +39,26 @@ def _kind(state: JobState, done: bool) -> Kind:
 
 def verdict(condition: Condition, kinds: set[Kind]) -> bool | None:
     """Whether jobs that ended like this fulfil a condition; None: that is not known yet."""
-    if condition is Condition.OK and kinds & {"failed", "cancelled"}:
+    if condition is Condition.OK and kinds & {"failed", "cancelled", "removed"}:
         return False
     if "waiting" in kinds:
         return None
     return condition is not Condition.FAILED or "failed" in kinds
+
+
+class _Waiting(msgspec.Struct):
+    """The part of a request that this module reads."""
+
+    after: tuple[str, ...] = ()
+
+
+def needed_in(requests: Iterable[bytes]) -> set[str]:
+    """The IDs of the jobs and arrays that these requests wait for."""
+    found = set[str]()
+    for request in requests:
+        with suppress(msgspec.MsgspecError, CotenantError):  # such a job never starts
+            found |= {one.job for one in parse_dependencies(msgspec.json.decode(request, type=_Waiting).after)}
+    return found
 
 
 class Dependencies:
@@ -113,7 +132,7 @@ class Dependencies:
         for one in needed:
             if self._verdict(one) is False:
                 ended = {kind for kind in self._kinds(one.job) if kind != "waiting"}
-                how = "ended well" if ended == {"ok"} else "was cancelled" if ended == {"cancelled"} else "failed"
+                how = HOW.get(next(iter(ended)), "failed") if len(ended) == 1 else "failed"
                 return f"{one.job} {how}, but must {WORDS[one.condition]} before this job starts"
         return None
 
@@ -126,4 +145,4 @@ class Dependencies:
             return {_kind(one.state, one.done) for one in self._journal.counts_of_elements(array.number)}
         record = self._journal.find(job)
         # A job that is no longer in the journal has ended, and how is not known.
-        return {"cancelled" if record is None else kind_of(record)}
+        return {"removed" if record is None else kind_of(record)}

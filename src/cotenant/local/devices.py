@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from cotenant.core.model import Machine
+from cotenant.core.units import MiB, MilliCpu
 from cotenant.errors import CotenantError
 from cotenant.local.events import log_error, stored_setting
 from cotenant.local.isolation import JobIsolation
@@ -29,6 +30,15 @@ LOOK_EVERY_S = 1.0
 MOST_OF_A_CORE = 0.01
 
 
+class HostAmounts(NamedTuple):
+    """What jobs may request of the machine beside its GPUs."""
+
+    cpu: MilliCpu | None = None
+    """None: all CPUs"""
+    memory: MiB | None = None
+    """None: it is not counted"""
+
+
 class _Look(NamedTuple):
     """The state of the GPUs, and the processor time that reading it took."""
 
@@ -41,8 +51,14 @@ class _Look(NamedTuple):
 class Devices:
     """The GPUs of one machine. Cordons are stored in the journal; everything else comes from the driver."""
 
-    def __init__(self, backend: Backend, journal: Journal, isolation: JobIsolation | None = None) -> None:
-        self._backend, self._journal, self._isolation = backend, journal, isolation
+    def __init__(
+        self,
+        backend: Backend,
+        journal: Journal,
+        isolation: JobIsolation | None = None,
+        host: HostAmounts = HostAmounts(),  # noqa: B008 -- a value
+    ) -> None:
+        self._backend, self._journal, self._isolation, self._host = backend, journal, isolation, host
         self._cordoned: set[str] = set(stored_setting(journal, "cordoned", list[str], []))
         self._reserved: set[str] = set()
         """partitioned GPUs whose MIG instances take no new jobs, because their layout is being changed"""
@@ -164,5 +180,6 @@ class Devices:
             replace(gpu, cordoned=gpu.uuid in self._cordoned or gpu.card in self._reserved | self._withheld)
             for gpu in machine.gpus
         )
-        cordoned = replace(machine, gpus=gpus)
+        cpu = machine.cpu if self._host.cpu is None else self._host.cpu
+        cordoned = replace(machine, gpus=gpus, cpu=cpu, host_memory=self._host.memory)
         return cordoned if self._isolation is None else self._isolation.of_machine(cordoned)

@@ -24,7 +24,7 @@ class May(StrEnum):
     EVERYONE = "everyone"
     """every user whom the daemon knows; the handler leaves out what belongs to other users"""
     OWNER = "owner"
-    """the owner of the job in the path"""
+    """the owner of the job, reservation or token in the path"""
     ADMINISTRATOR = "administrator"
 
 

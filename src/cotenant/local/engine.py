@@ -7,10 +7,12 @@ The journal owns the state: everything here can be rebuilt from it and from the 
 
 import asyncio
 import math
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace as replaced
@@ -19,23 +21,28 @@ from cotenant.core.fragmentation.mix import inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Job, Machine, Placement
 from cotenant.core.placement.deciding import decide, judge_again
+from cotenant.core.queueing.advance import restricted
 from cotenant.core.queueing.backfill import why_overtook
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.history.decisions import DecisionRecorder
 from cotenant.history.store import History
 from cotenant.local import attempts
+from cotenant.local.account_settings import read_accounts
 from cotenant.local.accounting import Accounting
 from cotenant.local.admission import Admission
 from cotenant.local.array_bounds import ArrayBounds
 from cotenant.local.backoff import Backoff
+from cotenant.local.cleaning import Cleaner, Selection
 from cotenant.local.config import Resources, Settings
+from cotenant.local.containers import check_container
 from cotenant.local.decision_log import DecisionLog
 from cotenant.local.dependencies import Dependencies
 from cotenant.local.devices import Devices
 from cotenant.local.events import Events, log_error
 from cotenant.local.grants import JobGrants
 from cotenant.local.holds import Holds
+from cotenant.local.identity import Caller
 from cotenant.local.idle import IdleAction, IdleJobs
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.journal import JournalError
@@ -60,18 +67,24 @@ from cotenant.local.lifecycle import (
     step,
     stored_request,
     unreadable,
+    with_stored_compute,
 )
+from cotenant.local.live_changes import refuse_amounts, refuse_simulated, refuse_time
 from cotenant.local.logins import Origin
 from cotenant.local.metrics import DaemonMetrics
 from cotenant.local.mig import MigChanges
 from cotenant.local.mig_layouts import LayoutChanges
 from cotenant.local.mps_watch import MpsWatch
+from cotenant.local.notifications import Notifications
 from cotenant.local.owners import Owner, own_account
 from cotenant.local.pages import Pages
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.pruning import EndedJob, Pruner
-from cotenant.local.queries import OVERTOOK, Queries, UnknownError
+from cotenant.local.queries import OVERTOOK, Queries
 from cotenant.local.recording import record_history
+from cotenant.local.refusals import UnknownError
+from cotenant.local.reservations import Reservations
+from cotenant.local.run_orders import RunOrders
 from cotenant.local.runs import Runs
 from cotenant.local.supervisor import Exit, locked
 from cotenant.local.tenants import Tenants
@@ -79,14 +92,16 @@ from cotenant.local.tokens import Tokens
 from cotenant.local.tuner import TuningLoop, save_history
 from cotenant.local.unmanaged import Unmanaged
 from cotenant.local.unrecorded import UnrecordedCancels
-from cotenant.local.views import placement_reason
+from cotenant.local.views import placement_reason, unsubmitted_view
 from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.interference import InterferenceMonitor, Newcomer
 from cotenant.node.mps import Crash
 from cotenant.signals import Signal
 from cotenant.wire.arrays import size_of
+from cotenant.wire.cleaning import Cleaned
 from cotenant.wire.local import (
+    AccountView,
     GpuView,
     JobChange,
     JobRequest,
@@ -95,8 +110,10 @@ from cotenant.wire.local import (
     PruneRequest,
     change_text,
     changed_by,
+    checked_request,
     element_of,
 )
+from cotenant.wire.reservations import ReservationRequest, ReservationView
 from cotenant.wire.text import counted
 
 PRUNE_EVERY_S = 3600.0
@@ -104,6 +121,32 @@ RETRY_JOURNAL_S = 5.0
 """until the next pass after the journal could not be written"""
 PASS_EVERY_S = 60.0
 """while jobs wait that may start without any event"""
+LONGEST_PAUSE_S = 3600.0
+"""between two passes: the clock may have been set, and reservations start by it"""
+
+
+class Accepted(NamedTuple):
+    """What was stored for one request."""
+
+    id: str
+    """of the job, or of the array"""
+    request: JobRequest
+    job: Job
+    """each of its jobs, without an ID"""
+    note: str | None
+    """if it gets another isolation than it wishes for"""
+
+
+class ListedError(CotenantError):
+    """One of several requests is refused, and so are all of them."""
+
+    def __init__(self, number: int, problem: CotenantError) -> None:
+        super().__init__(str(problem))
+        self.number, self.problem = number, problem
+
+
+class NotStored(Exception):  # noqa: N818 - it ends a transaction, and is no fault
+    """Nothing of a transaction is stored."""
 
 
 class Engine:
@@ -114,9 +157,12 @@ class Engine:
         journal, backend = resources.journal, resources.backend
         self._resources, self._journal, self._draw = resources, journal, settings.draw
         self._keep, self._backfill = settings.keep, settings.backfill
+        self._accounts_file = settings.accounts_file
+        self.is_administrator: Callable[[Owner], bool] = lambda owner: True
+        """whether a user is an administrator; a daemon for all users sets it"""
         self.events = Events(journal)
         self.tokens = Tokens(journal)
-        self._devices = Devices(backend, journal, resources.isolation)
+        self._devices = Devices(backend, journal, resources.isolation, settings.host)
         machine = self._devices.machine
         self.profiles = ProfileStore(journal, machine, settings.belief)
         self._learner = Learner(settings.policy, inventory_of([machine]), settings.queue, belief=self.profiles.belief)
@@ -127,13 +173,17 @@ class Engine:
         self._holds = Holds(journal)
         self._dependencies = Dependencies(journal)
         self._bounds = ArrayBounds()
+        self.reservations = Reservations(journal)
+        self._reserved_before = False
         self._launcher = Launcher(resources)
+        self._notifications = Notifications(journal, resources, self.events)
         self._grants = JobGrants(resources.slices, self._devices)
         self._runs = Runs(resources.jobs)
+        self._orders = RunOrders(journal, self._runs)
         self._tenants = Tenants(machine, self._runs)
         self._unmanaged = Unmanaged(self._devices, self._tenants)
         self.idle, self._idle_action = (
-            IdleJobs(settings.idle, self._devices.usage_of, self._tenants),
+            IdleJobs(settings.idle, self._devices.usage_of, self._tenants, is_paused=self._orders.is_paused),
             settings.idle.action,
         )
         self._tuning = TuningLoop(resources.paths, self._tenants.supervisor_of, backend.cores, settings.tuning)
@@ -177,6 +227,8 @@ class Engine:
             self.accounting,
             self._unmanaged,
             self.idle,
+            self.reservations,
+            self._orders,
         )
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -187,6 +239,7 @@ class Engine:
             stopping=self.stopping.is_set,
         )
 
+        self._cleaner = Cleaner(journal, self._pruner)
         self.pages: Pages | None = None
         """set by the daemon if it serves them"""
         self.mps = None
@@ -227,6 +280,7 @@ class Engine:
         self._tenants.removed.subscribe(self._grants.remove)
         # The tuner forgets a job last: saving its history and measuring it read from the tuner.
         self._tenants.removed.subscribe(resources.containment.remove)
+        self._tenants.removed.subscribe(resources.host_memory.remove)
         if resources.isolation is not None:
             self._tenants.removed.subscribe(resources.isolation.forget)
         self._tenants.removed.subscribe(resources.shares.remove)
@@ -272,35 +326,72 @@ class Engine:
     def submit(self, request: JobRequest, owner: Owner | None = None, origin: Origin | None = None) -> JobView:
         """Accepts a job of a user durably (None: of the daemon's own), or refuses it at once if it could never run
         here. `origin` describes the process that submits it."""
-        owner, submitted = owner or own_account().owner, time.time()
-        request = self._admission.with_memory(self.queries.with_dependencies(request, owner.uid))
-        self._dependencies.refuse_hopeless(request)
-        if request.array is not None:
-            return self._submit_array(request, size_of(request.array), owner, submitted, origin)
-        job, note = self._admission.admit("new", request, submitted), self._admission.note(request)
-        job = replace(job, account=self.accounting.account(owner))
-        self.accounting.check_submission(job, self._tenants.cluster)
-        job_id = self._journal.submit(msgspec.json.encode(request), submitted, owner, origin)
-        self._enqueue(replace(job, id=job_id), self._journal.job(job_id))
-        self._learner.observe(job.demand)
-        self.events.record("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
-        if note is not None:
-            self.events.record("isolation", job_id, note)
-        return self.queries.job(job_id)
+        try:
+            return self.submit_all((request,), owner, origin)[0]
+        except ListedError as error:
+            raise error.problem from None
 
-    def _submit_array(
-        self, request: JobRequest, size: int, owner: Owner, submitted: float, origin: Origin | None
-    ) -> JobView:
-        """Accepts all elements of an array durably, or none of them."""
-        job = self._admission.admit("new", element_of(request, 0), submitted)
+    def submit_all(
+        self,
+        requests: Sequence[JobRequest],
+        owner: Owner | None = None,
+        origin: Origin | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> list[JobView]:
+        """The same for several jobs: all of them are accepted, or none. A job may wait for an earlier one of the list,
+        by its name. ListedError says which job is refused. With `dry_run` nothing is stored, and the answers have no
+        ID."""
+        owner, submitted = owner or own_account().owner, time.time()
+        accepted = list[Accepted]()
+        try:
+            with self._journal.transaction():
+                for request in requests:
+                    accepted.append(self._accept(request, owner, submitted, origin))
+                if dry_run:
+                    raise NotStored
+        except NotStored:
+            return [unsubmitted_view(one.request, owner, submitted) for one in accepted]
+        except JournalError:
+            raise
+        except CotenantError as error:
+            raise ListedError(len(accepted), error) from None
+        return [self._enter(one) for one in accepted]
+
+    def _accept(self, request: JobRequest, owner: Owner, submitted: float, origin: Origin | None) -> "Accepted":
+        """Stores a job, or all elements of an array; nothing but the journal is changed."""
+        self._check_priority(request.priority, owner)
+        as_root = owner.uid == 0 or (not self.serves_all_users and os.geteuid() == 0)
+        check_container(request, self._resources.containers, as_root=as_root)
+        request = self.queries.with_dependencies(checked_request(request), owner.uid)
+        request = self._admission.with_memory(request)
+        if request.reservation is not None:
+            self.reservations.check_job(request.reservation, owner, request.gpus)
+        self._dependencies.refuse_hopeless(request)
+        size = 1 if request.array is None else size_of(request.array)
+        job, note = self._admission.admit("new", element_of(request, 0), submitted), self._admission.note(request)
         job = replace(job, account=self.accounting.account(owner))
         self.accounting.check_submission(job, self._tenants.cluster, size)
-        array, jobs = self._journal.submit_array(msgspec.json.encode(request), submitted, size, owner, origin)
-        self.events.record("submitted", jobs[0], f"{array} of {counted(size, 'element')} submitted")
-        for record in self._journal.elements(self.queries.array(array).number):
-            self._learner.observe(job.demand)
-            self._enqueue(replace(job, id=record.id), record)
-        return self.queries.job(array)
+        content = msgspec.json.encode(request)
+        if request.array is None:
+            return Accepted(self._journal.submit(content, submitted, owner, origin), request, job, note)
+        array, _ = self._journal.submit_array(content, submitted, size, owner, origin)
+        return Accepted(array, request, job, note)
+
+    def _enter(self, one: "Accepted") -> JobView:
+        """Queues what was stored."""
+        if one.request.array is None:
+            records, text = [self._journal.job(one.id)], f"submitted: {' '.join(one.request.command)[:200]}"
+        else:
+            records = self._journal.elements(self.queries.array(one.id).number)
+            text = f"{one.id} of {counted(len(records), 'element')} submitted"
+        self.events.record("submitted", records[0].id, text)
+        for record in records:
+            self._learner.observe(one.job.demand)
+            self._enqueue(replace(one.job, id=record.id), record)
+        if one.note is not None:
+            self.events.record("isolation", records[0].id, one.note)
+        return self.queries.job(one.id)
 
     def cancel(self, name: str) -> JobView:
         """Stops a job, or removes it from the queue; or every element of an array."""
@@ -379,6 +470,57 @@ class Engine:
         self.events.record("released", record.id, "released: it can start again")
         return self.queries.job(record.id)
 
+    def pause(self, name: str, paused: bool) -> JobView:
+        """Stops all processes of a job that runs, which keeps its slot, or lets them go on; or those of every element
+        of an array."""
+        verb = "paused" if paused else "resumed"
+        if self.queries.is_array(name):
+            array = self.queries.array(name)
+            found = [one for one in self._journal.elements(array.number, ACTIVE) if self._can_change(one) is None]
+            found = [one for one in found if self._orders.is_paused(one.id) is not paused]
+            if not found:
+                raise InputError(f"no element of {array.id} {'runs' if paused else 'is paused'}")
+            for record in found:
+                self._pause(record, paused)
+            self.events.record(verb, found[0].id, f"{counted(len(found), 'element')} of {array.id} {verb}")
+            return self.queries.job(array.id)
+        record = self.queries.find(name)
+        if paused and record.state is JobState.QUEUED:
+            raise InputError(f"{record.id} is queued; `cotenant hold {record.id}` keeps it from starting")
+        problem = self._can_change(record)
+        if problem is not None:
+            raise InputError(problem)
+        if not paused and not self._orders.is_paused(record.id):
+            raise InputError(f"{record.id} is {record.state} and not paused")
+        if paused is not self._orders.is_paused(record.id):
+            self._pause(record, paused)
+            self.events.record(verb, record.id, "paused: it keeps its GPUs" if paused else "resumed")
+        return self.queries.job(record.id)
+
+    def _can_change(self, record: JobRecord) -> str | None:
+        """Why a job that should run cannot be paused or changed; None: it can."""
+        if record.state not in ACTIVE:
+            return f"{record.id} is {record.state}; only a job that runs can be paused"
+        if record.stop is not None:
+            return f"{record.id} is about to end"
+        if not attempts.obeys_orders(self.queries.folder(record)):
+            return f"{record.id} was started by an earlier version, which can neither pause nor change it"
+        return None
+
+    def _pause(self, record: JobRecord, paused: bool) -> None:
+        """While a job is paused, nothing is measured: its neighbours run as if it were not there."""
+        self._orders.pause(record, paused)
+        self._measure(record.id, not paused)
+
+    def _measure(self, job: str, measured: bool) -> None:
+        placed, now = self._tenants.placed[job], time.monotonic()
+        for gpu in placed.gpus:
+            self._tuner.disturb(gpu, now)
+        if measured:
+            self.interference.add(replace(placed, since=now))
+        else:
+            self.interference.remove(job)
+
     def _leave_queue(self, job: str) -> None:
         self._backoff.end(job)
         self._dependencies.forget(job)
@@ -406,23 +548,92 @@ class Engine:
         self._record(record.id, change)
         return self.queries.job(record.id)
 
-    def change(self, name: str, change: JobChange) -> JobView:
-        """Gives a queued job other values; it keeps its place among jobs of equal priority."""
+    def _check_priority(self, priority: int, owner: Owner) -> None:
+        """InputError if a user may not give a job this priority."""
+        if not self.is_administrator(owner):
+            self.accounting.check_priority(priority, owner)
+
+    def reload_accounts(self) -> list[AccountView]:
+        """Reads the file of accounts again; InputError, and nothing is changed, if there is none or it is not valid."""
+        if self._accounts_file is None:
+            raise InputError("this daemon has no file of accounts; start it with --accounts FILE")
+        self.accounting.replace_rules(read_accounts(self._accounts_file))
+        for job, placed in self._tenants.placed.items():
+            core, owner = placed.placement.job, self._journal.job(job).owner
+            changed = self._tenants.change(job, replace(core, account=self.accounting.account(owner)), placed.request)
+            self.accounting.add(changed, self._tenants.cluster)
+        owners = {record.id: record.owner for record in self._journal.queued_in_order()}
+        waiting = [replace(job, account=self.accounting.account(owners[job.id])) for job in self._queue.jobs.values()]
+        self._queue.rebuild(self._learner.policy, waiting, by_account=self.accounting.limited)
+        self.events.record("accounts", None, f"{self._accounts_file} was read again")
+        self._wake.set()
+        return self.queries.accounts()
+
+    def change(self, name: str, change: JobChange, by: Owner | None = None) -> JobView:
+        """Gives a queued job other values at the request of a user (None: of the daemon's own); it keeps its place
+        among jobs of equal priority."""
         record = self.queries.find(name)
-        if record.state is not JobState.QUEUED or record.id in self.queries.set_aside:
-            raise InputError(f"{record.id} is {record.state}; only a queued job can be changed")
+        if change.priority is not None and by is not None:
+            self._check_priority(change.priority, by)
+        if record.state in ENDED or record.id in self.queries.set_aside:
+            raise InputError(f"{record.id} is {record.state}; only a job that waits or runs can be changed")
         if change.name is not None and record.item is not None:
             raise InputError(f"--name: {record.id} is an element of an array, and is called like it")
         request = self._admission.with_memory(changed_by(stored_request(record), change))
         job = self._admission.admit(record.id, request, record.submitted)
         job = replace(job, account=self.accounting.account(record.owner))
         self.accounting.check_submission(job, self._tenants.cluster, 0)
-        record = self._journal.change_request(record.id, msgspec.json.encode(request))
-        if record.id in self._queue.jobs:  # one that waits outside the queue is read again when it comes in
-            self._leave_queue(record.id)
-            self._enqueue(job, record)
+        if record.state in ACTIVE:
+            self._change_running(record, change, request, job)
+        else:
+            record = self._journal.change_request(record.id, msgspec.json.encode(request))
+            if record.id in self._queue.jobs:  # one that waits outside the queue is read again when it comes in
+                self._leave_queue(record.id)
+                self._enqueue(job, record)
         self.events.record("changed", record.id, f"changed: {change_text(change)}")
         return self.queries.job(record.id)
+
+    def _change_running(self, record: JobRecord, change: JobChange, request: JobRequest, job: Job) -> None:
+        """The journal is written first: a daemon that is killed in between tells the supervisor after its restart."""
+        placed, machine, now = self._tenants.placed[record.id], self._devices.machine, time.time()
+        job = with_stored_compute(job, record) if request.latency_s is not None else job
+        job = replace(job, demand=replace(job.demand, rung=placed.placement.job.demand.rung))
+        problem = self._can_change(record)
+        if problem is not None:
+            raise InputError(problem)
+        resized = (change.memory, change.compute) != (None, None)
+        if resized and record.state is not JobState.RUNNING:
+            raise InputError(f"{record.id} is being started; its limits can be changed when it runs")
+        used, limits = self._devices.usage_of(record.id).memory_mib, self.accounting.limit_check()
+        refuse_amounts(placed, job, self._tenants.cluster, used, self._learner.policy.checks, limits)
+        orders = self._orders.of(record)
+        if change.time_s is not None:
+            refuse_time(placed, change.time_s, now)
+            ends = placed.started + change.time_s + request.grace_s
+            self.reservations.refuse_longer(job, [machine.gpus[gpu] for gpu in placed.gpus], ends)
+            orders = replaced(orders, time_s=change.time_s)
+        placement, own = replace(placed.placement, job=job), element_of(request, record.item or 0)
+        launch = self._launcher.limits(machine, placement, own)
+        if resized and launch.memory_mib is not None:
+            refuse_simulated(record.id, self.queries.folder(record), launch)
+            orders = replaced(orders, memory_mib=launch.memory_mib, share_percent=launch.share_percent)
+        with self._journal.transaction():
+            self._journal.change_request(record.id, msgspec.json.encode(request))
+            self._orders.store(record.id, replaced(orders, changed=True))
+        changed = self._tenants.change(record.id, job, own)
+        self.accounting.change(changed, self._tenants.cluster)
+        self._grants.change(changed)
+        self._tuner.add(changed)
+        self._obey_orders(record)
+        self._wake.set()
+
+    def _obey_orders(self, record: JobRecord) -> None:
+        """Tells the supervisor of a job, and writes its limits once it runs, as they are in the journal."""
+        placed = self._tenants.placed[record.id]
+        if self._orders.of(record).changed and record.state is JobState.RUNNING:
+            launch = self._launcher.limits(self._devices.machine, placed.placement, placed.request)
+            self._launcher.change_limits(placed.placement, launch)
+        self._orders.give(record.id)
 
     def rerun(self, name: str, change: JobChange) -> JobView:
         """Submits a copy of a job as a new job of the same owner; it waits for no others."""
@@ -430,6 +641,34 @@ class Engine:
         _refuse_unreadable(record)
         request = changed_by(replaced(request_of(record), after=()), change)
         return self.submit(request, record.owner, self._journal.origin(record.id))
+
+    def reserve(self, request: ReservationRequest, caller: Caller) -> ReservationView:
+        """Reserves GPUs for a user or a group."""
+        machine, placed = self._devices.machine, self._tenants.placed.values()
+        limits = self.accounting.reservation_limits(caller.owner)
+        view = self.reservations.make(request, caller, machine, placed, limits)
+        self._record_reservation(view, "reserved")
+        return view
+
+    def cancel_reservation(self, name: str) -> ReservationView:
+        """Removes a reservation; jobs that run in it continue, and those that were submitted for it wait as others."""
+        view = self.reservations.cancel(name, self._devices.machine)
+        self._record_reservation(view, "reservation cancelled")
+        return view
+
+    def _record_reservation(self, view: ReservationView, kind: str) -> None:
+        gpus = " ".join(map(str, view.gpus))
+        whom = view.user if view.user is not None else f"group {view.group}"
+        self.events.record(kind, None, f"{view.id}: GPU {gpus} for {whom}")
+        self._wake.set()
+
+    def _evict_for_reservations(self) -> None:
+        """Stops jobs on GPUs whose reservation has begun and was made with that wish."""
+        for why, reservation in self.reservations.evicting():
+            gpus = {i for i, gpu in enumerate(self._devices.machine.gpus) if gpu.uuid in reservation.gpus}
+            for job, placed in list(self._tenants.placed.items()):
+                if gpus & set(placed.gpus) and not self.reservations.admits(reservation, placed.placement.job):
+                    self._evict(job, f"asked to leave its GPU: {why}")
 
     def cordon(self, name: str, cordoned: bool) -> GpuView:
         index = self._gpu(name)
@@ -458,10 +697,18 @@ class Engine:
             self.events.record("pruned", None, f"removed the files of {counted(len(done.jobs), 'job')}")
         return done
 
+    async def clean(self, selection: Selection, *, dry_run: bool) -> Cleaned:
+        """Removes ended jobs with their files and events; never other jobs."""
+        done = await self._cleaner.clean(selection, dry_run=dry_run)
+        if done.jobs and not dry_run:
+            self.events.record("cleaned", None, f"{counted(sum(one.jobs for one in done.jobs), 'job')} removed")
+        return done
+
     def _can_be_pruned(self, job: str) -> bool:
-        """Whether a job has ended and no process of it is left."""
+        """Whether a job has ended, no process of it is left, and no notice about it is to be sent."""
         record = self._journal.job(job)
-        return record.state in ENDED and not locked(str(self.queries.folder(record)))
+        is_free = not locked(str(self.queries.folder(record))) and not self._journal.has_notices(job)
+        return record.state in ENDED and is_free
 
     async def _prune_regularly(self) -> None:
         """Removes folders by the settings of the daemon, if there are any, and what was left to remove."""
@@ -502,8 +749,10 @@ class Engine:
         if self._resources.isolation is not None:
             self._resources.isolation.sweep(self._tenants.placed)
         self._resources.shares.sweep(self._tenants.placed)
+        self._resources.host_memory.sweep(self._tenants.placed)
         if self._resources.slices is not None:
             self._resources.slices.sweep(self._tenants.placed)
+        self._orders.recover(active)
         for record in active:
             self._bounds.runs(record)
         for record in active:
@@ -514,6 +763,7 @@ class Engine:
             if record.id not in self._queue.jobs:  # `_adopt` has queued those again whose run ended meanwhile
                 self._enqueue_record(record)
         self._report_unreadable(active)
+        self._notifications.send()
         placed = (one.placement.job for one in self._tenants.placed.values())
         for job in (*placed, *self._queue.jobs.values()):
             self._learner.observe(job.demand)
@@ -573,13 +823,16 @@ class Engine:
                 # No event announces that a job becomes overdue, or its owner has GPU-hours again.
                 may_start_later = self._learner.policy.overdue is not None or self.accounting.limited
                 with suppress(TimeoutError):
-                    pause_s = PASS_EVERY_S if may_start_later and len(self._queue) else None
-                    await asyncio.wait_for(self._wake.wait(), pause_s)
+                    pause_s = PASS_EVERY_S if may_start_later and len(self._queue) else math.inf
+                    change = self.reservations.next_change()
+                    pause_s = min(pause_s, math.inf if change is None else max(0.0, change - time.time()))
+                    await asyncio.wait_for(self._wake.wait(), min(pause_s, LONGEST_PAUSE_S))
         finally:
             ended = [helper for helper in helpers if helper.done()]
             for helper in helpers:
                 helper.cancel()
             self._runs.close()
+            self._notifications.close()
             self.profiles.save(math.inf)
         for helper in ended:
             helper.result()
@@ -593,7 +846,11 @@ class Engine:
             self._enqueue_record(self._journal.job(element))
         ranker, now = self._learner.ranker, Seconds(time.time())
         policy, cluster = ranker.policy, self._tenants.cluster
-        jobs = self._queue.begin_pass(policy, cluster)
+        self.reservations.expire()
+        self._evict_for_reservations()
+        advance = self.reservations.advance(self._devices.machine)
+        timed, self._reserved_before = advance is not None or self._reserved_before, advance is not None
+        jobs = self._queue.begin_pass(policy, cluster, timed=timed)
         decision = decide(
             policy,
             jobs,
@@ -605,16 +862,21 @@ class Engine:
             reservation=self._queue.reservation,
             shares=self.accounting.shares,
             limits=self.accounting.limit_check(),
+            advance=advance,
         )
         self._queue.reservation = reservation = decision.reservation
         for placement in decision.placements:
             job, allowed = placement.job, decision.overtaking.get(placement.job.id)
             waited = self._queue.jobs.get(job.id, job)
+            waited = waited if advance is None else restricted(waited, advance.closed(waited, now))
             self._decisions.placed(policy, waited, placement, decision, self._tenants.cluster)
             overtook = "" if allowed is None or reservation is None else why_overtook(reservation, job, allowed, now)
             self._start(placement, None if placement.overdue else decision.crowding, overtook)
         self._queue.end_pass(policy, self._tenants.cluster)
-        self._decisions.refused(ranker, self._queue.some(), decision, now)
+        waiting = self._queue.some()
+        if advance is not None:
+            waiting = [restricted(job, advance.closed(job, now)) for job in waiting]
+        self._decisions.refused(ranker, waiting, decision, now)
         self.metrics.passed(began, ranker)
 
     def _start(self, placement: Placement, crowding: float | None, overtook: str) -> None:
@@ -641,6 +903,12 @@ class Engine:
             attempts.cancel(
                 self.queries.folder(record)
             )  # the last daemon may have been killed before it sent the signal
+        try:
+            self._obey_orders(record)
+        except CotenantError as error:
+            log_error(f"{record.id}: {error}")
+        if self._orders.is_paused(record.id):
+            self._measure(record.id, False)
         if attempts.was_started(self.queries.folder(record)):
             self._grants.found(record.id)
             self._runs.look(record.id, record.attempts)
@@ -658,9 +926,11 @@ class Engine:
         current = record.state in ACTIVE and record.attempts == attempt
         if status.state == "running":
             if current and record.state is JobState.STARTING:
-                self._apply(record, Started())
+                record, _ = self._apply(record, Started())
+                self._obey_orders(record)
             return
         self.accounting.end(job, _end_of(status))
+        self._orders.forget(job)
         queued = current and self._end(record, status)
         self._tenants.remove(job)
         if self._resources.slices is not None:
@@ -676,7 +946,8 @@ class Engine:
         """Stores the end of a run; whether the job is queued again."""
         if status.exit is not None:
             record, end = self._as_victim(record, status.exit)
-            more = self._admission.more_memory(request_of(record)) if end.outcome == "out-of-memory" else None
+            ran_out = end.outcome == "out-of-memory"
+            more = self._admission.more_memory(request_of(record), of_host=end.of_host) if ran_out else None
             _, change = self._apply(record, Exited(end, more))
         else:
             attempts.kill_leftovers(self.queries.folder(record))
@@ -698,8 +969,11 @@ class Engine:
         record = self._journal.job(job)
         if self._idle_action is IdleAction.REPORT or record.state not in ACTIVE or record.stop is not None:
             return
-        stop = Stop.EVICT if self._idle_action is IdleAction.REQUEUE else Stop.CANCEL
-        self._stop(record, StopRequested(stop, text))
+        if self._idle_action is IdleAction.REQUEUE:
+            self._stop(record, StopRequested(Stop.EVICT, text))
+        else:
+            why = f"it {text}, and this daemon ends such jobs (--idle-action end)"
+            self._stop(record, StopRequested(Stop.CANCEL, why, by_daemon=True))
 
     def _on_tuner_note(self, job: str, text: str) -> None:
         self.events.record("tuning", job, text)
@@ -750,7 +1024,7 @@ class Engine:
             if record.state in ACTIVE and record.stop is None:
                 caused = job in crash.culprits
                 why = f"its own fault ended the other MPS clients: {crash.why}" if caused else crash.why
-                self._stop(record, StopRequested(Stop.CANCEL if caused else Stop.EVICT, why))
+                self._stop(record, StopRequested(Stop.CANCEL if caused else Stop.EVICT, why, by_daemon=True))
 
     def _save_tuning_history(self, job: str) -> None:
         save_history(self._runs.of_job(job), self._tuner.history(job))
@@ -760,7 +1034,11 @@ class Engine:
     def _apply(self, record: JobRecord, event: LifecycleEvent) -> tuple[JobRecord, Change]:
         """Stores the change that an event causes; the new record, and the change."""
         change = step(record, event, time.time())
-        record = self._journal.transition(record.id, (record.state,), change.state, **change.columns)
+        before = record.state
+        with self._journal.transaction():
+            record = self._journal.transition(record.id, (before,), change.state, **change.columns)
+            if change.state is not before:
+                self._notifications.note(record)
         if change.state in ENDED:
             self._dependencies.ended(record)
             self._bounds.leave(record.id)

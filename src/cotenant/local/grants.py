@@ -50,6 +50,11 @@ class JobGrants:
             if index < len(gpus):
                 self._members.setdefault(index, {})[job.id] = self._member(job, gpus[index], self._slices)
 
+    def change(self, job: PlacedJob) -> None:
+        """A job that runs has another request."""
+        self.add(job)
+        self.found(job.id)
+
     def remove(self, job: str) -> None:
         self._starts.pop(job, None)
         self._leaving.pop(job, None)

@@ -6,14 +6,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cotenant.errors import InputError
-from cotenant.local.authority import ForbiddenError, shown_to
+from cotenant.local.authority import cleaned_by, shown_to
 from cotenant.local.endpoint import bounded_body, json_response, whole
 from cotenant.local.engine import Engine
 from cotenant.local.identity import caller_of, peer_of
 from cotenant.local.logins import origin_of
 from cotenant.local.owners import account_named
-from cotenant.local.queries import UnknownError
+from cotenant.local.refusals import ForbiddenError, UnknownError
 from cotenant.metrics.page import CONTENT_TYPE
+from cotenant.wire.cleaning import CleanRequest
 from cotenant.wire.codec import decode
 from cotenant.wire.explanation import WhatIfRequest
 from cotenant.wire.local import (
@@ -24,10 +25,12 @@ from cotenant.wire.local import (
     MigPlanRequest,
     PruneRequest,
     WebLink,
+    decode_list,
     decode_request,
     decode_states,
 )
 from cotenant.wire.profile import JobProfile, decode_profiles
+from cotenant.wire.reservations import ReservationRequest
 from cotenant.wire.tokens import TokenRequest
 
 MOST_LISTED = 20_000
@@ -37,6 +40,14 @@ async def submit(engine: Engine, request: Request) -> Response:
     wanted = decode_request(await bounded_body(request))
     origin = origin_of(peer_of(request.scope)) if engine.serves_all_users else None
     return json_response(engine.submit(wanted, caller_of(request).owner, origin), 201)
+
+
+async def submit_all(engine: Engine, request: Request) -> Response:
+    wanted = decode_list(await bounded_body(request))
+    dry_run = whole(request, "dry_run", 0, 0, 1) == 1
+    origin = origin_of(peer_of(request.scope)) if engine.serves_all_users else None
+    found = engine.submit_all(wanted, caller_of(request).owner, origin, dry_run=dry_run)
+    return json_response(found, 200 if dry_run else 201)
 
 
 async def jobs(engine: Engine, request: Request) -> Response:
@@ -75,6 +86,14 @@ async def release(engine: Engine, request: Request) -> Response:
     return json_response(engine.release(request.path_params["job"]))
 
 
+async def pause(engine: Engine, request: Request) -> Response:
+    return json_response(engine.pause(request.path_params["job"], True))
+
+
+async def resume(engine: Engine, request: Request) -> Response:
+    return json_response(engine.pause(request.path_params["job"], False))
+
+
 async def retry(engine: Engine, request: Request) -> Response:
     return json_response(engine.retry(request.path_params["job"]))
 
@@ -82,8 +101,8 @@ async def retry(engine: Engine, request: Request) -> Response:
 async def change(engine: Engine, request: Request) -> Response:
     wanted = decode(await bounded_body(request), JobChange, "a change of a job")
     if wanted == JobChange():
-        raise InputError("change: give --priority, --memory, --time or --name")
-    return json_response(engine.change(request.path_params["job"], wanted))
+        raise InputError("change: give --priority, --memory, --compute, --time or --name")
+    return json_response(engine.change(request.path_params["job"], wanted, caller_of(request).owner))
 
 
 async def rerun(engine: Engine, request: Request) -> Response:
@@ -94,6 +113,19 @@ async def rerun(engine: Engine, request: Request) -> Response:
 
 async def why(engine: Engine, request: Request) -> Response:
     return json_response(engine.queries.why(request.path_params["job"]))
+
+
+async def terminal(engine: Engine, request: Request) -> Response:
+    """Only for the owner of the job, and root: administrators end and change jobs, but do not type into them."""
+    record, caller = engine.queries.find(request.path_params["job"]), caller_of(request)
+    if record.uid != caller.owner.uid and not caller.superuser:
+        raise ForbiddenError(f"this terminal belongs to {record.user}: only {record.user} may use it")
+    if peer_of(request.scope) is None:
+        raise InputError(
+            f"a terminal can only be reached on its own machine, not over TCP: use `ssh -t MACHINE cotenant attach "
+            f"{record.id}`, or read its output with `cotenant logs -f {record.id}`"
+        )
+    return json_response(engine.queries.terminal(record))
 
 
 async def what_if(engine: Engine, request: Request) -> Response:
@@ -137,6 +169,27 @@ async def accounts(engine: Engine, request: Request) -> Response:
     return json_response(engine.queries.accounts())
 
 
+async def reload_accounts(engine: Engine, request: Request) -> Response:
+    return json_response(engine.reload_accounts())
+
+
+async def reserve(engine: Engine, request: Request) -> Response:
+    wanted = decode(await bounded_body(request), ReservationRequest, "a reservation")
+    return json_response(engine.reserve(wanted, caller_of(request)), 201)
+
+
+async def reservations(engine: Engine, request: Request) -> Response:
+    return json_response(engine.queries.reservations())
+
+
+async def reservation(engine: Engine, request: Request) -> Response:
+    return json_response(engine.queries.reservation(request.path_params["reservation"]))
+
+
+async def cancel_reservation(engine: Engine, request: Request) -> Response:
+    return json_response(engine.cancel_reservation(request.path_params["reservation"]))
+
+
 async def cordon(engine: Engine, request: Request) -> Response:
     return json_response(engine.cordon(request.path_params["gpu"], True))
 
@@ -168,11 +221,17 @@ async def prune(engine: Engine, request: Request) -> Response:
     return json_response(await engine.prune(decode(await bounded_body(request), PruneRequest, "a request to prune")))
 
 
+async def clean(engine: Engine, request: Request) -> Response:
+    wanted = decode(await bounded_body(request), CleanRequest, "a request to clean")
+    selection = cleaned_by(caller_of(request), engine, wanted)
+    return json_response(await engine.clean(selection, dry_run=wanted.dry_run))
+
+
 async def web_link(engine: Engine, request: Request) -> Response:
     if engine.pages is None:
         raise InputError("this daemon serves no pages; start it with --web PORT")
     act = whole(request, "act", 0, 0, 1) == 1
-    return json_response(WebLink(url=engine.pages.link(act=act), act=act), 201)
+    return json_response(WebLink(url=engine.pages.link(caller_of(request).owner, act=act), act=act), 201)
 
 
 async def create_token(engine: Engine, request: Request) -> Response:

@@ -40,8 +40,10 @@ class IdleJobs:
         usage_of: Callable[[str], JobUsage],
         tenants: Tenants,
         clock: Callable[[], float] = time.monotonic,
+        is_paused: Callable[[str], bool] = lambda job: False,
     ) -> None:
-        """`usage_of` tells what a job uses."""
+        """`usage_of` tells what a job uses. A job that is paused is not idle."""
+        self._is_paused = is_paused
         self._settings, self._usage_of, self._tenants, self._clock = settings, usage_of, tenants, clock
         self._used: dict[str, float] = {}
         """when each job was last seen to use its GPUs"""
@@ -60,7 +62,7 @@ class IdleJobs:
         self._reported &= placed.keys()
         for job, one in placed.items():
             busy = self._usage_of(job).utilisation
-            if not one.gpus or busy is None or busy > 0 or job not in self._used:
+            if not one.gpus or busy is None or busy > 0 or job not in self._used or self._is_paused(job):
                 self._used[job] = now
                 self._reported.discard(job)
             elif now - self._used[job] >= self._settings.after_s and job not in self._reported:

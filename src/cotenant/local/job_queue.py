@@ -3,7 +3,9 @@
 """The jobs that wait on this machine, and which of them the next scheduling pass must try."""
 
 from collections.abc import Iterable
+from heapq import nsmallest
 from itertools import islice
+from operator import itemgetter
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Job
@@ -35,6 +37,14 @@ class JobQueue:
         self._passed: tuple[Cluster, int] | None = None
         """the cluster after the last pass, and the version of the belief it used; None: the last pass failed"""
 
+    def rebuild(self, policy: Policy, jobs: Iterable[Job], *, by_account: bool) -> None:
+        """The same jobs wait, under other accounts."""
+        waiting = list(jobs)
+        self.ordered, self._by_account = Queue(policy, by_account=by_account), by_account or policy.fair
+        self.jobs, self._untried, self.reservation, self._passed = {}, {}, None, None
+        for job in waiting:
+            self.add(job)
+
     def __len__(self) -> int:
         return len(self.ordered)
 
@@ -48,11 +58,12 @@ class JobQueue:
         if self.reservation is not None and self.reservation.job.id == job:
             self.reservation = self._passed = None
 
-    def begin_pass(self, policy: Policy, cluster: Cluster) -> Iterable[Job]:
-        """The jobs that a pass must try; until `end_pass`, the pass counts as failed."""
+    def begin_pass(self, policy: Policy, cluster: Cluster, *, timed: bool = False) -> Iterable[Job]:
+        """The jobs that a pass must try; until `end_pass`, the pass counts as failed. `timed`: what a job may use
+        depends on the time."""
         # A sharing gate also considers how many jobs wait, and `overdue` how long they wait: then every job may fit
         # although the cluster is the same. Shares and limits of accounts change with time, too.
-        depends_on_cluster_only = policy.gate is None and policy.overdue is None and not self._by_account
+        depends_on_cluster_only = policy.gate is None and policy.overdue is None and not (self._by_account or timed)
         unchanged = depends_on_cluster_only and self._passed == (cluster, policy.known.belief.version)
         unchanged = unchanged and not any(self._comes_first(job) for job in self._untried)
         self._passed = None
@@ -60,9 +71,9 @@ class JobQueue:
 
     def some(self) -> Iterable[Job]:
         """The jobs that came last, and the first of each kind: not all, because thousands may wait."""
-        heads = (kind[0][1] for *_, kind in sorted(self.ordered.heads(), key=lambda head: head[0]))
+        heads = nsmallest(MOST_LOOKED_AT, (group[0] for group in self.ordered.groups()), key=itemgetter(0))
         newest = reversed(self.jobs.values())
-        return {job.id: job for job in (*islice(heads, MOST_LOOKED_AT), *islice(newest, MOST_LOOKED_AT))}.values()
+        return {job.id: job for job in (*(job for _, job in heads), *islice(newest, MOST_LOOKED_AT))}.values()
 
     def _comes_first(self, job: str) -> bool:
         """Whether a job comes before the one with the reservation."""

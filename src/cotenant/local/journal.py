@@ -8,6 +8,7 @@ the last few thousand are kept, and a power failure may lose the newest.
 
 import fcntl
 import json
+import math
 import os
 import sqlite3
 import threading
@@ -21,7 +22,7 @@ import msgspec
 
 from cotenant.errors import CotenantError
 from cotenant.history.database import Kind, open_database, plain_errors
-from cotenant.local.lifecycle import STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
+from cotenant.local.lifecycle import ACTIVE, ENDED, STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
 from cotenant.local.logins import Origin
 from cotenant.local.owners import Owner, own_account
 from cotenant.local.supervisor import look_at
@@ -91,6 +92,13 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE origins (job INTEGER PRIMARY KEY, content BLOB NOT NULL);
     """,
+    # Notices about jobs that are not known to have been sent.
+    """
+    CREATE TABLE notices (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, uid INTEGER NOT NULL, job INTEGER NOT NULL, content BLOB NOT NULL);
+    CREATE INDEX notices_by_user ON notices (uid, number);
+    CREATE INDEX notices_by_job ON notices (job);
+    """,
 )
 """Step n migrates from schema version n to n + 1. Released steps never change."""
 
@@ -102,6 +110,12 @@ COLUMNS = (
     "CASE WHEN length(request) THEN request ELSE coalesce((SELECT arrays.request FROM elements "
     "JOIN arrays ON arrays.number = elements.array WHERE job = jobs.number), request) END"
 )
+
+
+_LISTED = "(SELECT value FROM json_each(?))"
+"""the numbers in a parameter, which are more than a query may have parameters"""
+CHANGEABLE = (JobState.QUEUED, *ACTIVE)
+"""states in which the request of a job may be replaced"""
 
 
 class JournalError(CotenantError):
@@ -133,6 +147,17 @@ class ArrayRecord(NamedTuple):
         return array_id(self.number)
 
 
+class EndedJobs(NamedTuple):
+    """A job that has ended, or an array all of whose elements have."""
+
+    id: str
+    jobs: tuple[str, ...]
+    """itself, or the elements"""
+    user: str
+    ended: float
+    """the end of the last one"""
+
+
 class ElementCount(NamedTuple):
     """The elements of an array in one state; those that are finished apart by whether they exited with code 0."""
 
@@ -141,6 +166,15 @@ class ElementCount(NamedTuple):
     number: int
     started: float | None
     ended: float | None
+
+
+class StoredNotice(NamedTuple):
+    """A notice that is to be sent to the owner of a job."""
+
+    number: int
+    job: str
+    uid: int
+    content: bytes
 
 
 class Journal:
@@ -232,16 +266,17 @@ class Journal:
         return array_id(array.lastrowid or 0), list(map(_id_of, numbers))
 
     def change_request(self, job: str, request: bytes) -> JobRecord:
-        """Stores another request of a queued job durably; WrongStateError if it does not wait."""
+        """Stores another request of a job that waits or runs durably; WrongStateError if it has ended."""
         with self._writing(durable=True):
             # An element is found by the name of its array, not by one of its own.
             own = "CASE WHEN EXISTS (SELECT 1 FROM elements WHERE job = jobs.number) THEN NULL ELSE ? END"
-            update = f"UPDATE jobs SET request = ?, name = {own} WHERE number = ? AND state = 'queued'"
-            changed = self._database.execute(update, (request, _name_in(request), _number_of(job))).rowcount
+            update = f"UPDATE jobs SET request = ?, name = {own} WHERE number = ? AND state IN ({_marks(CHANGEABLE)})"
+            values = (request, _name_in(request), _number_of(job), *CHANGEABLE)
+            changed = self._database.execute(update, values).rowcount
             found = self.job(job)
             if changed:
                 return found
-        raise WrongStateError(f"{job} is {found.state}; only a queued job can be changed")
+        raise WrongStateError(f"{job} is {found.state}; only a job that waits or runs can be changed")
 
     def find_array(self, name: str, uid: int | None = None) -> ArrayRecord | None:
         """An array by its id, or the newest array of that name: of this user, else of any."""
@@ -279,6 +314,12 @@ class Journal:
         )
         rows = self._rows(query, (array,))
         return [ElementCount(JobState(row[0]), bool(row[1]), *row[2:]) for row in rows if row[0] in STATES]
+
+    def has_ended(self, array: int) -> bool:
+        """Whether all elements of an array have ended. The last ones are read first, because they end last."""
+        where = f"array = ? AND state NOT IN ({_marks(ENDED)})"
+        query = f"SELECT 1 FROM elements JOIN jobs ON number = job WHERE {where} ORDER BY item DESC LIMIT 1"
+        return not self._rows(query, (array, *ENDED))
 
     def transition(
         self, job: str, from_states: Iterable[str], to_state: JobState, **columns: Unpack[Columns]
@@ -357,12 +398,91 @@ class Journal:
         """Jobs that were placed after that time, the last first."""
         return self._jobs("WHERE started > ? ORDER BY started DESC LIMIT ?", (time, limit))
 
+    def ended(
+        self,
+        states: Sequence[str] = (),
+        *,
+        before: float = math.inf,
+        ids: Sequence[str] | None = None,
+        uid: int | None = None,
+        user: str | None = None,
+    ) -> list[EndedJobs]:
+        """Jobs, and arrays with all of their elements, that have ended in one of these states (all if none is given)
+        and before a time, in the order of their ids. With `ids`, `uid` or `user` only those."""
+        where, chosen = ("TRUE", ()) if not states else _in_states(states)
+        where = f"state IN ({_marks(ENDED)}) AND ({where}) AND ended <= ? AND uid = coalesce(?, uid)"
+        where += " AND user = coalesce(?, user)"
+        values = (*ENDED, *chosen, before, uid, user)
+        if ids is not None:
+            where += f" AND (number IN {_LISTED} OR array IN {_LISTED})"
+            values += (json.dumps(list(map(_number_of, ids))), json.dumps(list(map(_array_number, ids))))
+        rows = self._rows(
+            f"SELECT number, array, user, ended FROM jobs LEFT JOIN elements ON job = number WHERE {where} "
+            "ORDER BY number",
+            values,
+        )
+        found = dict[str, list[tuple[Any, ...]]]()
+        for row in rows:
+            found.setdefault(_id_of(row[0]) if row[1] is None else array_id(row[1]), []).append(row)
+        arrays = json.dumps(sorted({row[1] for row in rows if row[1] is not None}))
+        count = f"SELECT array, count(*) FROM elements WHERE array IN {_LISTED} GROUP BY array"
+        sizes = {array_id(array): size for array, size in self._rows(count, (arrays,))}
+        return [
+            EndedJobs(name, tuple(_id_of(row[0]) for row in rows), rows[0][2], max(row[3] for row in rows))
+            for name, rows in found.items()
+            if len(rows) == sizes.get(name, 1)
+        ]
+
+    def remove(self, ended: Sequence[EndedJobs]) -> None:
+        """Deletes jobs and arrays that have ended, with their events, durably; their numbers are not used again."""
+        jobs = json.dumps([_number_of(job) for one in ended for job in one.jobs])
+        arrays = json.dumps([_array_number(one.id) for one in ended])
+        with self._writing(durable=True):
+            for table, column in (("jobs", "number"), ("elements", "job"), ("origins", "job"), ("events", "job")):
+                self._database.execute(f"DELETE FROM {table} WHERE {column} IN {_LISTED}", (jobs,))
+            self._database.execute(f"DELETE FROM arrays WHERE number IN {_LISTED}", (arrays,))
+
+    def requests_with_dependencies(self) -> list[bytes]:
+        """The requests of all jobs that have not ended and were submitted to run after others."""
+        left, after = f"state NOT IN ({_marks(ENDED)})", "instr(request, CAST('\"after\":' AS BLOB))"
+        of_array = "SELECT 1 FROM elements JOIN jobs ON jobs.number = job WHERE array = arrays.number"
+        query = f"SELECT request FROM jobs WHERE {left} AND {after} "
+        query += f"UNION SELECT request FROM arrays WHERE {after} AND EXISTS ({of_array} AND {left})"
+        return [row[0] for row in self._rows(query, (*ENDED, *ENDED))]
+
     def damaged(self) -> list[str]:
         """The jobs whose row this version cannot read: a column is damaged, or a newer version stored another state.
 
         Such rows are left as they are, for the version that wrote them, and are in no other answer.
         """
         return [_id_of(row[0]) for row in self._rows(f"SELECT number FROM jobs WHERE {_DAMAGED}", tuple(STATES))]
+
+    # Notices
+
+    def add_notice(self, record: JobRecord, content: bytes) -> None:
+        """Stores a notice about a job durably."""
+        with self._writing(durable=True):
+            insert = "INSERT INTO notices (uid, job, content) VALUES (?, ?, ?)"
+            self._database.execute(insert, (record.uid, _number_of(record.id), content))
+
+    def oldest_notices(self, most: int) -> list[StoredNotice]:
+        """The oldest of each user, at most so many of one user, oldest first."""
+        query = "SELECT number, job, uid, content FROM notices WHERE uid = ? ORDER BY number LIMIT ?"
+        users = self._rows("SELECT DISTINCT uid FROM notices", ())
+        rows = sorted(row for (uid,) in users for row in self._rows(query, (uid, most)))
+        return [StoredNotice(number, _id_of(job), uid, content) for number, job, uid, content in rows]
+
+    def has_notices(self, job: str) -> bool:
+        """Whether a notice about a job is stored."""
+        return bool(self._rows("SELECT 1 FROM notices WHERE job = ? LIMIT 1", (_number_of(job),)))
+
+    def jobs_with_notices(self) -> set[str]:
+        """All jobs about which a notice is stored."""
+        return {_id_of(job) for (job,) in self._rows("SELECT DISTINCT job FROM notices", ())}
+
+    def remove_notice(self, number: int) -> None:
+        with self._writing(durable=True):
+            self._database.execute("DELETE FROM notices WHERE number = ?", (number,))
 
     # Events and settings
 

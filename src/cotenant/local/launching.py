@@ -11,18 +11,22 @@ from pathlib import Path
 from cotenant.core.isolation import Rung, uses_mps
 from cotenant.core.model import Machine, Placement
 from cotenant.core.units import MiB
+from cotenant.errors import CotenantError, DeviceError
 from cotenant.local import attempts
 from cotenant.local.config import Resources
+from cotenant.local.containers import in_container
 from cotenant.local.isolation import JobIsolation
 from cotenant.local.lifecycle import JobRecord, request_of
 from cotenant.local.logins import Origin, login_environment
 from cotenant.local.owners import Owner
 from cotenant.local.supervisor import Spec
+from cotenant.local.terminals import terminal_path, with_terminal
 from cotenant.node.devices.vendors import Vendor
-from cotenant.node.launch import ISOLATION, Allowance, Launch, Slice, enforcement, launch_for
+from cotenant.node.launch import ISOLATION, Allowance, Launch, Slice, enforcement, host_enforcement, launch_for
 from cotenant.node.limits import GpuLimit, limits_text, write_read_only
 from cotenant.node.mps import Mps
 from cotenant.node.shares import Means
+from cotenant.node.slices import LIMITS
 from cotenant.wire.local import JobRequest
 
 MOST_PROCESSES = 512
@@ -50,26 +54,49 @@ class Launcher:
         def start() -> None:
             # A cancelled run executes nothing: it needs no limit, and must end even if the driver takes none.
             partition = None if attempts.is_cancelled(folder) else self._partition(launch, placement)
-            spec = supervision(launch, request, self._contain(launch, job), partition)
-            attempts.prepare(folder, spec if owner is None else run_as(owner, origin, spec, request, launch))
+            if launch.cgroup is not None and launch.cgroup_cpu is not None:
+                resources.shares.create(job, launch.cgroup_cpu)
+            contain = self._contain(launch, job)
+            spec = self._with_host_memory(supervision(launch, request, contain, partition), placement, contain)
+            spec = spec if owner is None else run_as(owner, origin, spec, request, launch)
+            spec = with_terminal(spec, request, terminal_path(resources, folder, job))
+            attempts.prepare(folder, self._in_container(spec, request, launch, record))
             if resources.slices is None or not _has_slice(placement):
                 self._limits_file(job).parent.mkdir(mode=0o711, exist_ok=True)
                 write_read_only(self._limits_file(job), limits_text(launch.limits))
             else:
                 resources.slices.make(job, launch.limits, None if owner is None else owner.uid)
-            if launch.cgroup is not None and launch.cgroup_cpu is not None:
-                resources.shares.create(job, launch.cgroup_cpu)
             if uses_mps(placement.job.demand.rung) and not attempts.is_cancelled(folder):
                 self._mps.ready(launch.limits.gpus[0].uuid)
             resources.launch(folder)
 
         return start
 
+    def _in_container(self, spec: Spec, request: JobRequest, launch: Launch, record: JobRecord) -> Spec:
+        """The specification with the command line of the runtime, if the job runs in a container."""
+        resources = self.resources
+        if request.container is None:
+            return spec
+        if resources.containers is None:  # it was removed since the submission
+            raise DeviceError("--container: this machine has neither podman nor docker any more")
+        name = f"cotenant-{record.id}-{record.attempts}"
+        uuids = (grant.uuid for grant in launch.grants)
+        vendor, gid = resources.backend.vendor, None if spec.uid is None else record.gid
+        return in_container(spec, request, resources.containers, name, vendor, uuids, gid)
+
     def _contain(self, launch: Launch, job: str) -> Path | None:
         """The cgroup that holds all processes of a job; with cgroup v2 a process can be in one only."""
         if launch.cgroup is not None and self.resources.shares.means is Means.CGROUP_V2:
             return launch.cgroup
         return self.resources.containment.create(job, MOST_TASKS)
+
+    def _with_host_memory(self, spec: Spec, placement: Placement, contain: Path | None) -> Spec:
+        """The specification with the limit of its host memory, and the cgroup that holds it."""
+        job, memory = placement.job.id, placement.job.demand.host_memory
+        if not memory:
+            return spec
+        group = self.resources.host_memory.limit(job, contain, memory)
+        return spec._replace(host_memory_mib=memory, host_memory_cgroup=None if group is None else str(group))
 
     def _partition(self, launch: Launch, placement: Placement) -> Path | None:
         """The cgroup with the limit of the driver on the memory of a job; None: the driver does not hold it."""
@@ -78,10 +105,29 @@ class Launcher:
         limit = launch.limits.gpus[0]
         return self._isolation.held_by_driver().create(placement.job.id, MOST_TASKS, limit.uuid, limit.memory_bytes)
 
+    def limits(self, machine: Machine, placement: Placement, request: JobRequest) -> Launch:
+        """The limits that a job has with another request."""
+        return self._launch(machine, placement, request)
+
+    def change_limits(self, placement: Placement, launch: Launch) -> None:
+        """Writes other limits of a job that runs. Its processes notice them within a moment."""
+        resources, job = self.resources, placement.job.id
+        if launch.cgroup is not None and launch.cgroup_cpu is not None:
+            resources.shares.create(job, launch.cgroup_cpu)
+        held = resources.slices is not None and _has_slice(placement)
+        path = self._limits_file(job)
+        if held and resources.slices is not None:
+            path = resources.slices.folder(job) / LIMITS
+        try:
+            write_read_only(path, limits_text(launch.limits))
+        except OSError as error:
+            raise CotenantError(f"the limits of {job} cannot be written to {path}: {error.strerror}") from error
+
     def enforcement(self, machine: Machine, placement: Placement, request: JobRequest) -> tuple[str, ...]:
         """One sentence for each limit of a job: what enforces it, or that nothing does."""
         launch, resources = self._launch(machine, placement, request), self.resources
         sentences = enforcement(resources.backend.vendor, launch, resources.shares.means)
+        sentences += host_enforcement(placement.job.demand, launch, resources.host_memory.means)
         if resources.isolation is not None and uses_mps(placement.job.demand.rung):
             sentences += resources.isolation.remarks(launch.limits.gpus[0].uuid)
         return tuple(sentences)
@@ -142,6 +188,7 @@ class Launcher:
         """A job has ended."""
         if self.resources.runtime is not None:
             self._limits_file(job).unlink(missing_ok=True)
+            terminal_path(self.resources, Path(), job).unlink(missing_ok=True)  # if its supervisor was killed
 
 
 def run_as(owner: Owner, origin: Origin | None, spec: Spec, request: JobRequest, launch: Launch) -> Spec:

@@ -130,8 +130,11 @@ class Columns(TypedDict, total=False):
 class MoreMemory(NamedTuple):
     """What a job that ran out of memory requests in its next run, and why."""
 
-    memory: str
+    memory: str | None
+    """None: as before"""
     why: str
+    host_memory: str | None = None
+    """None: as before"""
 
 
 # Events
@@ -156,6 +159,8 @@ class StopRequested:
 
     stop: Stop
     why: str = ""
+    by_daemon: bool = False
+    """whether the daemon ends the job, and not its owner, who would not know why"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +248,8 @@ def _stop_requested(job: JobRecord, event: StopRequested, now: float) -> Change 
         columns: Columns = {"stop": event.stop}
         if event.stop is Stop.EVICT:
             columns["reason"] = event.why
+        elif event.by_daemon:
+            columns["error"] = event.why
         return Change(job.state, columns, kind, event.why)
     if job.state is JobState.QUEUED and event.stop is Stop.CANCEL:
         columns = {"ended": now, "outcome": "cancelled"}
@@ -262,6 +269,8 @@ def _exited(job: JobRecord, event: Exited) -> Change:
     if end.outcome == "out-of-memory" and event.more is not None and not cancelled:
         text = f"attempt {job.attempts} ran out of memory; the job is queued again with {event.more.why}"
         more = {"memory": event.more.memory, "memory_why": event.more.why}
+        if event.more.host_memory is not None:
+            more = {"host_memory": event.more.host_memory}
         request = msgspec.json.encode(msgspec.structs.replace(stored_request(job), **more))
         columns = _requeued(text, job.forgiven + 1) | {"request": request}
         return Change(JobState.QUEUED, columns, "retrying", text)
@@ -277,7 +286,7 @@ def _exited(job: JobRecord, event: Exited) -> Change:
         "outcome": end.outcome,
         "code": end.code,
         "signal": end.signal,
-        "error": end.error,
+        "error": end.error or (job.error if cancelled else None),
     }
     return Change(state, columns, state, f"{end.outcome} {end.code if end.code is not None else ''}".strip())
 

@@ -10,7 +10,7 @@ from cotenant.core.footprint import with_margin
 from cotenant.core.units import WHOLE_MEMORY, MiB, format_memory
 from cotenant.errors import InputError
 from cotenant.local.lifecycle import MoreMemory
-from cotenant.wire.local import AUTO, JobRequest, demand_of
+from cotenant.wire.local import AUTO, JobRequest, demand_of, host_memory_of
 from cotenant.wire.profile import JobProfile, workload_of
 
 MARGIN_PERCENT = 20
@@ -48,3 +48,14 @@ def more(request: JobRequest, largest: MiB) -> MoreMemory | None:
         memory = min(largest, MiB(math.ceil(GROWTH * limit)))
         grown, text, before = memory > limit, f"{memory}MiB", format_memory(limit)
     return MoreMemory(text, f"{text}, because it ran out of {before} (--retry-oom)") if grown else None
+
+
+def more_of_host(request: JobRequest, most: MiB | None) -> MoreMemory | None:
+    """The same for a job that ran out of its host memory; `most`: what the machine has, if that is counted."""
+    if not request.retry_oom or request.host_memory is None:
+        return None
+    had = host_memory_of(request.host_memory)
+    grown = MiB(math.ceil(GROWTH * had) if most is None else min(most, math.ceil(GROWTH * had)))
+    text = f"{grown}MiB"
+    why = f"{text} of host memory, because it ran out of {format_memory(had)} (--retry-oom)"
+    return MoreMemory(None, why, text) if grown > had else None

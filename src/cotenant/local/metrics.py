@@ -68,8 +68,8 @@ class DaemonMetrics:
         """A pass has ended that began at this time of `time.perf_counter`; counts why the first jobs still wait."""
         self.counts.observe(STEPS, time.perf_counter() - began, PASS)
         cluster = self._tenants.cluster
-        for *_, kind in islice(self._queue.ordered.heads(), MOST_KINDS):
-            demand = kind[0][1].demand
+        for group in islice(self._queue.ordered.groups(), MOST_KINDS):
+            demand = group[0][1].demand
             reasons = ranker.reasons(demand, cluster, cluster.names)
             check = next((reason.check for reason in reasons.values()), "waits")
             self.counts.add(DECISIONS, PASS, "refused", check)

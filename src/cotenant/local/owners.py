@@ -48,6 +48,22 @@ def account_named(name: str) -> Account:
         raise InputError(f"no user {name[:60]!r} on this machine; `getent passwd` lists the users") from None
 
 
+def groups_of(user: str) -> frozenset[str]:
+    """The groups of a user; none if the user was removed."""
+    try:
+        return account_named(user).groups
+    except InputError:
+        return frozenset()
+
+
+def check_group(name: str) -> None:
+    """InputError if this machine has no such group."""
+    try:
+        grp.getgrnam(name)
+    except (KeyError, ValueError):
+        raise InputError(f"no group {name[:60]!r} on this machine; `getent group` lists them") from None
+
+
 def group_name(gid: int) -> str:
     """The name of a group; its number if it has none."""
     try:

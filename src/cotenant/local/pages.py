@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 from starlette.types import ASGIApp
 
 from cotenant.errors import CotenantError, InputError
+from cotenant.local.owners import Owner
 from cotenant.node.connections import is_loopback
 
 if TYPE_CHECKING:
     from cotenant.local.engine import Engine
+    from cotenant.local.identity import Callers
 
 
 class Pages(Protocol):
@@ -23,13 +25,14 @@ class Pages(Protocol):
     @property
     def app(self) -> ASGIApp: ...
 
-    def link(self, *, act: bool) -> str:
-        """An address that signs a browser in, once; with `act` the pages can also cancel and hold jobs and cordon
-        GPUs."""
+    def link(self, owner: Owner, *, act: bool) -> str:
+        """An address that signs a browser of this user in, once; with `act` the pages can also cancel and hold jobs and
+        cordon GPUs, as far as the user may."""
 
 
-MakePages = Callable[["Engine", Path, str], Pages]
-"""makes the pages of an engine, whose sessions are kept in a state folder, for the address at which they are served"""
+MakePages = Callable[["Engine", Path, str, "Callers"], Pages]
+"""makes the pages of an engine, whose sessions are kept in a state folder, for the address at which they are served and
+the users that are identified so"""
 
 
 def address_of(web: str) -> tuple[str, int]:

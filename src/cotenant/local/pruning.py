@@ -8,7 +8,8 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class Pruner:
 
     async def prune(self, request: PruneRequest) -> Pruned:
         """Removes the folders that the request selects; with `dry_run`, says which."""
-        async with self._one_at_a_time:
+        async with self.turn():
             sizes = await asyncio.to_thread(folder_sizes, self._folder, self._stopping)
             if self._stopping():  # then the sizes are incomplete
                 raise CotenantError("the daemon stops, so nothing was removed; prune again after its next start")
@@ -64,8 +65,37 @@ class Pruner:
 
     async def remove_leftovers(self) -> None:
         """Removes what the last daemon had begun to remove."""
+        async with self.turn():
+            await self.remove_moved()
+
+    # For the removal of whole jobs, whose rows in the journal go when their folders are durably away.
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Nothing else is removed meanwhile."""
         async with self._one_at_a_time:
-            await asyncio.to_thread(self._remove_moved)
+            yield
+
+    async def sizes(self, jobs: Iterable[str]) -> dict[str, int]:
+        """The bytes on disk of each of these jobs that has a folder."""
+        folders = {job: self._folder / job for job in jobs}
+
+        def measure() -> dict[str, int]:
+            return {job: _size(folder, self._stopping) for job, folder in folders.items() if folder.is_dir()}
+
+        return await asyncio.to_thread(measure)
+
+    def move(self, job: str) -> bool:
+        """Moves the folder of a job to those that are removed; False: it is still there."""
+        return not os.path.lexists(self._folder / job) or self._move(job) is not None
+
+    async def sync(self) -> None:
+        """Waits until moved folders are where they are on the disk, too."""
+        await asyncio.to_thread(_sync, self._folder, self._removed)
+
+    async def remove_moved(self) -> None:
+        """Removes all moved folders."""
+        await asyncio.to_thread(self._remove_moved)
 
     def _move(self, job: str) -> str | None:
         """Moves the folder of a job to those that are removed, and returns its new name; None if the job runs again, if
@@ -161,6 +191,16 @@ def _permit(name: str | Path, parent: int | None = None) -> None:
             os.chmod(f"/proc/self/fd/{folder}", stat.S_IRWXU)  # fchmod refuses a descriptor of this kind
     finally:
         os.close(folder)
+
+
+def _sync(*folders: Path) -> None:
+    for folder in folders:
+        with suppress(FileNotFoundError):
+            opened = os.open(folder, FOLDER | os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
 
 
 def choose(

@@ -23,7 +23,7 @@ from cotenant.core.placement.deciding import account_of, queue_position
 from cotenant.core.placement.repartition import repartition
 from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.core.units import Seconds
-from cotenant.errors import CotenantError, InputError
+from cotenant.errors import InputError
 from cotenant.local import attempts
 from cotenant.local.accounting import Accounting
 from cotenant.local.admission import Admission, predicts
@@ -44,6 +44,7 @@ from cotenant.local.job_slices import NO_FAULTS, SliceFaults
 from cotenant.local.journal import ArrayRecord
 from cotenant.local.launching import Launcher
 from cotenant.local.lifecycle import (
+    ACTIVE,
     ENDED,
     JobRecord,
     JobState,
@@ -57,8 +58,12 @@ from cotenant.local.lifecycle import (
 )
 from cotenant.local.mig_layouts import slices_of
 from cotenant.local.owners import Owner
+from cotenant.local.refusals import UnknownError
+from cotenant.local.reservations import Reservations
+from cotenant.local.run_orders import RunOrders
 from cotenant.local.runs import Runs
 from cotenant.local.tenants import PlacedJob, Tenants
+from cotenant.local.terminals import terminal_path
 from cotenant.local.tuner import read_history
 from cotenant.local.unmanaged import Unmanaged
 from cotenant.local.unrecorded import UnrecordedCancels
@@ -76,10 +81,13 @@ from cotenant.wire.local import (
     MigChange,
     MigPlan,
     MigPlanRequest,
+    TerminalView,
     demands_wanted,
     job_of,
 )
 from cotenant.wire.profile import JobProfile
+from cotenant.wire.reservations import ReservationView
+from cotenant.wire.text import duration_text
 
 HIDDEN = "(hidden)"
 """shown instead of the value of an environment variable, which may be a secret"""
@@ -95,10 +103,6 @@ MOST_PLANNED = 100
 
 MOST_EVENTS = 200
 """of one job that are listed"""
-
-
-class UnknownError(CotenantError):
-    """No job, GPU or profile has this name."""
 
 
 class Queries:
@@ -125,6 +129,8 @@ class Queries:
         accounting: Accounting,
         unmanaged: Unmanaged,
         idle: IdleJobs,
+        reservations: Reservations,
+        orders: RunOrders,
     ) -> None:
         self._resources, self._journal, self._devices = resources, resources.journal, devices
         self._learner, self._admission, self._queue = learner, admission, queue
@@ -132,7 +138,7 @@ class Queries:
         self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
         self._grants, self._backoff, self._holds, self._dependencies = grants, backoff, holds, dependencies
         self._accounting, self._unmanaged, self._idle = accounting, unmanaged, idle
-        self._bounds = bounds
+        self._bounds, self._reservations, self._orders = bounds, reservations, orders
         self.foresight = Foresight(learner, admission, queue, tenants, time.time)
         self.set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
@@ -256,8 +262,25 @@ class Queries:
                 *(note for note in self._notes(request_of(record)) if note is not None),
                 *self._grants.notes(record.id),
                 *self._no_share_notes(record.id),
+                *self._idle_notes(record.id),
+                *(self._unmanaged_notes() if record.id in self._queue.jobs else ()),
             ],
         }
+
+    def _idle_notes(self, job: str) -> Iterator[str]:
+        idle_s = self._idle.idle_s(job)
+        if idle_s is not None:
+            yield f"idle: it has not used its GPUs for {duration_text(idle_s)}"
+
+    def _unmanaged_notes(self) -> Iterator[str]:
+        """For jobs that wait: what programs without a job use of each GPU."""
+        for index, gpu in enumerate(self._devices.machine.gpus):
+            found = self._unmanaged.processes.get(gpu.uuid, ())
+            if found:
+                users = ", ".join(sorted({f"{one.user}:{one.program}" for one in found}))
+                known = [one.memory_mib for one in found if one.memory_mib is not None]
+                amount = f"{sum(known)} MiB of GPU {index}" if len(known) == len(found) else f"memory of GPU {index}"
+                yield f"without a job: {users} use{'s' * (len(found) == 1)} {amount}, which jobs do not get"
 
     def _shares(self, record: JobRecord, waiting: WaitReasons) -> str | None:
         """How the account of a waiting job stands; None if that does not decide about it."""
@@ -291,7 +314,15 @@ class Queries:
     def gpus(self) -> list[GpuView]:
         devices = self._devices
         found = self._unmanaged.processes
-        return gpu_views(devices.machine, self._tenants.cluster.at(0), devices.usage, devices.faults, found)
+        reserved = self._reservations.by_gpu()
+        return gpu_views(devices.machine, self._tenants.cluster.at(0), devices.usage, devices.faults, found, reserved)
+
+    def reservations(self) -> list[ReservationView]:
+        """The reservations that have not ended."""
+        return self._reservations.views(self._devices.machine)
+
+    def reservation(self, name: str) -> ReservationView:
+        return self._reservations.view(name, self._devices.machine)
 
     async def mig_plan(self, request: MigPlanRequest) -> MigPlan:
         """Other MIG layouts for the jobs that wait, in queue order, and then for what the request names.
@@ -325,7 +356,19 @@ class Queries:
             "queued": len(self._queue),
             "running": len(self._tenants.placed),
             "slo_violations": self._interference.violations_total,
+            "host": self._host(),
             "notes": [*backend.notes, *self.notes],
+        }
+
+    def _host(self) -> dict[str, float | None]:
+        """CPUs and memory that jobs may request of the machine, and what is left of them; null: not counted."""
+        node = self._tenants.cluster.at(0)
+        cpu, free = node.machine.cpu, node.cpu
+        return {
+            "cpus": None if cpu is None else cpu / 1000,
+            "free_cpus": None if free is None else free / 1000,
+            "memory_mib": node.machine.host_memory,
+            "free_memory_mib": node.host_memory,
         }
 
     def _how_it_ended(self, record: JobRecord) -> dict[str, Any]:
@@ -408,12 +451,32 @@ class Queries:
     def folder(self, record: JobRecord) -> Path:
         return self._runs.folder(record.id, record.attempts)
 
+    def terminal(self, record: JobRecord) -> TerminalView:
+        """Where the terminal of a running job is; InputError if it has none now."""
+        if request_of(record).terminal is None:
+            raise InputError(f"{record.id} is not interactive; `cotenant logs -f {record.id}` shows its output")
+        if record.state not in ACTIVE:
+            raise InputError(f"{record.id} is {record.state}: it has no terminal now")
+        path = terminal_path(self._resources, self.folder(record), record.id)
+        return TerminalView(socket=str(path.absolute()), attempt=record.attempts)
+
     def _wait_reasons(self) -> WaitReasons:
         cluster, queue = self._tenants.cluster, self._queue
         now, fair = Seconds(time.time()), self._learner.policy.fair
         standing = self._accounting.shares.standing(queue.ordered.accounts(), now) if fair else None
         limits = self._accounting.limit_check()
-        return WaitReasons(self._learner.ranker, cluster, queue.ordered, queue.reservation, now, standing, limits)
+        machine = self._devices.machine
+        return WaitReasons(
+            self._learner.ranker,
+            cluster,
+            queue.ordered,
+            queue.reservation,
+            now,
+            standing,
+            limits,
+            self._reservations.advance(machine),
+            lambda job: self._reservations.why(job, now, machine),
+        )
 
     def _overtaken(self, record: JobRecord) -> dict[str, Any]:
         """The jobs behind a waiting job in the queue that have started since it was submitted, the last first."""
@@ -430,6 +493,15 @@ class Queries:
 
     def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
         job = self._queue.jobs.get(record.id)
+        if job is not None:  # nothing of it is measured, and thousands may be listed
+            why = waiting.reason(job)
+            return job_view(
+                record,
+                reason=f"{why} ({record.reason})" if record.reason else why,
+                batch=self._tuner.batch(record.id),
+                speed=None,
+                granted=lambda wish, gpus: self._rung(record.id, wish, gpus),
+            )
         reason = self._runs.delayed.get(record.id)
         held = record.id in self._holds
         waits = self._dependencies.reason(record.id) or self._bounds.reason(record.id)
@@ -438,8 +510,6 @@ class Queries:
         if record.id in self.set_aside:
             problem = self.set_aside[record.id]
             reason = f"set aside: its request cannot be read: {problem}; use the version that stored it, or cancel it"
-        if job is not None:
-            reason = f"{waiting.reason(job)} ({record.reason})" if record.reason else waiting.reason(job)
         return job_view(
             record,
             reason=reason,
@@ -450,6 +520,7 @@ class Queries:
             slo_violations=self._interference.violations(record.id),
             grants=self._grants.views(record.id),
             held=held,
+            paused=self._orders.is_paused(record.id),
             idle_s=self._idle.idle_s(record.id),
             granted=lambda wish, gpus: self._rung(record.id, wish, gpus),
         )

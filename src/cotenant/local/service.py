@@ -7,6 +7,7 @@ The files are those of the folder `systemd` beside this module, with the path of
 
 import os
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,10 @@ SYSTEM_FILES = {
     "sysusers.conf": "etc/sysusers.d/cotenant.conf",
 }
 """name in the package -> path below the root of the file system"""
+UNIT = "cotenant.service"
+INSTALLED, NOT_INSTALLED = "installed", "not installed"
 PATIENCE_S = 60.0
+OTHERS_MAY_READ, OTHERS_MAY_ENTER = stat.S_IROTH, stat.S_IXOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +40,54 @@ class Service:
     contents: Mapping[Path, str]
     prepare: tuple[Sequence[str], ...]
     """before the units are enabled"""
-    units: tuple[str, ...]
+    sockets: tuple[str, ...]
     systemctl: tuple[str, ...]
 
     @property
     def enable(self) -> tuple[Sequence[str], ...]:
-        reload = (*self.systemctl, "daemon-reload")
-        return (*self.prepare, reload, (*self.systemctl, "enable", "--now", *self.units))
+        """A daemon that runs is restarted, because it may be of an earlier version; its jobs continue."""
+        start = () if not self.sockets else ((*self.systemctl, "start", *self.sockets),)
+        enable = (*self.systemctl, "enable", *self.sockets, UNIT)
+        return (*self.prepare, self.reload, enable, *start, (*self.systemctl, "restart", UNIT))
 
     @property
     def disable(self) -> tuple[Sequence[str], ...]:
-        return ((*self.systemctl, "disable", "--now", *self.units),)
+        return ((*self.systemctl, "disable", "--now", *self.sockets, UNIT),)
+
+    @property
+    def reload(self) -> Sequence[str]:
+        return (*self.systemctl, "daemon-reload")
 
 
 def system_service(root: Path) -> Service:
     """The daemon for all users; its files below `root`."""
     contents = {root / path: _content("system", name) for name, path in SYSTEM_FILES.items()}
     prepare = (("systemd-sysusers", "cotenant.conf"), ("systemd-tmpfiles", "--create", "cotenant.conf"))
-    return Service(contents, prepare, ("cotenant.socket", "cotenant.service"), ("systemctl",))
+    return Service(contents, prepare, ("cotenant.socket",), ("systemctl",))
 
 
 def user_service(config: Path) -> Service:
     """The daemon of one user, whose configuration folder is `config`."""
-    contents = {config / "systemd" / "user" / "cotenant.service": _content("user", "cotenant.service")}
-    return Service(contents, (), ("cotenant.service",), ("systemctl", "--user"))
+    contents = {config / "systemd" / "user" / UNIT: _content("user", UNIT)}
+    return Service(contents, (), (), ("systemctl", "--user"))
+
+
+def user_configuration() -> Path:
+    """The configuration folder of this user."""
+    named = os.environ.get("XDG_CONFIG_HOME")
+    return Path(named) if named else Path.home() / ".config"
 
 
 def _content(kind: str, name: str) -> str:
     text = files("cotenant.local").joinpath("systemd", kind, name).read_text()
-    program = f"{sys.executable} -P -m cotenant"
-    return re.sub(r"^ExecStart=\S+", f"ExecStart={program}", text, flags=re.MULTILINE)
+    line = f"ExecStart={_as_word(sys.executable)} -P -m cotenant"
+    return re.sub(r"^ExecStart=\S+", lambda _: line, text, flags=re.MULTILINE)
+
+
+def _as_word(path: str) -> str:
+    """A path as one word of a command in a unit: systemd expands % and $, and splits at spaces."""
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return path if escaped == path and not any(map(str.isspace, path)) else f'"{escaped}"'
 
 
 def check_program() -> None:
@@ -80,6 +102,19 @@ def check_program() -> None:
             raise InputError(
                 f"{path.parent}: {problem}; root would run it at every boot: install cotenant where only root can "
                 "write, for example with `python3 -m venv /opt/cotenant`"
+            )
+
+
+def check_readable() -> None:
+    """InputError if users other than root cannot run the program: their commands and their jobs need it."""
+    for path in (Path(sys.executable).absolute(), Path(sys.executable).resolve(), Path(__file__).resolve()):
+        closed = next((one for one in reversed(path.parents) if not one.stat().st_mode & OTHERS_MAY_ENTER), None)
+        if closed is None and not path.stat().st_mode & OTHERS_MAY_READ:
+            closed = path
+        if closed is not None:
+            raise InputError(
+                f"{path}: only root can use it, because {closed} is closed to other users, whose jobs need it: install "
+                "cotenant where all users can read, for example with `/usr/bin/python3 -m venv /opt/cotenant`"
             )
 
 
@@ -115,11 +150,40 @@ def uninstall(service: Service) -> list[Path]:
 def state_of(path: Path, content: str) -> str:
     """Whether a file is as this version writes it."""
     try:
-        return "installed" if path.read_text() == content else "differs from this version"
+        return INSTALLED if path.read_text() == content else "differs from this version"
     except FileNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+
+
+def property_of(service: Service, name: str) -> str:
+    """A property of the unit, as systemd knows it; empty if systemd does not answer."""
+    return _printed((*service.systemctl, "show", "--property", name, "--value", UNIT)).strip()
+
+
+def systemd_version() -> int | None:
+    """The version of systemd; None if it does not say."""
+    found = re.match(r"systemd (\d+)", _printed(("systemctl", "--version")))
+    return None if found is None else int(found[1])
+
+
+def _printed(command: Sequence[str]) -> str:
+    """What a command prints; empty if it cannot be run."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def check_bus(service: Service) -> None:
+    """InputError if the systemd of this user does not answer."""
+    if "--user" not in service.systemctl or property_of(service, "LoadState"):
+        return
+    raise InputError(
+        "the systemd of this user does not answer: log in as the user (ssh, or `machinectl shell USER@`) instead of su "
+        "or sudo, or run `loginctl enable-linger` and set XDG_RUNTIME_DIR=/run/user/$(id -u)"
+    )
 
 
 def carry_out(commands: Sequence[Sequence[str]]) -> None:

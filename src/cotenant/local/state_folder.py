@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state folder of a daemon: made for its owner only, and refused if another user could change what is in it."""
 
-import os
 from pathlib import Path
 
 from cotenant.errors import InputError
@@ -27,15 +26,6 @@ TRUSTED = (
     "tls.key",
 )
 """names in the folder whose content the daemon trusts, or to which it writes"""
-
-
-def system_runtime() -> Path:
-    """The folder of the socket of a daemon for all users."""
-    return Path(os.environ.get("COTENANT_RUNTIME") or "/run/cotenant").absolute()
-
-
-def system_socket() -> Path:
-    return system_runtime() / "cotenant.sock"
 
 
 def make_state_folder(folder: Path) -> None:

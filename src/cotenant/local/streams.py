@@ -18,7 +18,7 @@ from cotenant.local.authority import event_shown_to
 from cotenant.local.endpoint import json_response, whole
 from cotenant.local.engine import Engine
 from cotenant.local.identity import Caller, caller_of
-from cotenant.local.queries import UnknownError
+from cotenant.local.refusals import UnknownError
 
 LOG_CHUNK = 256 * 1024
 FOLLOW_EVERY_S = 0.3

@@ -14,6 +14,8 @@ cannot give it half of a new version. So the formats of its files are defined he
     log     its output, rotated to log.1, log.2, ...; log.begins contains the number of bytes before `log`
     exit    how it ended, written completely or not at all
     cancel  exists if the run was cancelled before it began
+    orders  what the daemon changed since: whether the run is paused, its time limit and its memory; read at the start
+            and after each SIGUSR1
 
 The supervisor has a parent, the keeper: if the supervisor is killed, the keeper inherits all processes of the run and
 kills them, even those that left their session and cleared their environment. Until then it holds the lock.
@@ -33,6 +35,7 @@ import resource
 import select
 import signal
 import sys
+import termios
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -55,6 +58,7 @@ FAST_TICK_S = 0.01  # the same, if memory use is close to the limit
 LAZY_TICK_S = 1.0  # the same without limits, to measure the peak
 THOROUGH_S = 10.0  # between two checks that read every process again
 RECLAIM_GRACE_S = 1.0  # between SIGTERM and SIGKILL of a job whose memory another job needs, at most
+CLEAN_UP_S = 30.0  # for the command `after`
 SLOT_S = 0.1  # length of a slot of the stop-and-continue share
 
 Outcome = Literal["exited", "signalled", "out-of-memory", "time-limit", "cancelled", "exec-failed", "interrupted"]
@@ -87,6 +91,12 @@ class Spec(NamedTuple):
     user: str = ""
     umask: int | None = None
     limits: dict[str, list[int]] = {}  # noqa: RUF012 - never changed
+    program: str | None = None  # a Python file whose function `main` is called instead of the command
+    host_memory_mib: int | None = None
+    host_memory_cgroup: str | None = None  # None: we watch that limit
+    after: list[str] = []  # noqa: RUF012 - never changed; a command that removes what the run left behind
+    terminal: dict[str, Any] = {}  # noqa: RUF012 - never changed; of an interactive run: `Supervision.open_terminal`
+    new_privileges: bool = False  # whether set-user-ID programs gain rights in a job of another user
 
 
 class Exit(NamedTuple):
@@ -100,6 +110,7 @@ class Exit(NamedTuple):
     ended: float
     peak_mib: int
     dropped_bytes: int = 0
+    of_host: bool = False  # whether the memory that it ran out of is that of --host-memory
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
@@ -222,6 +233,15 @@ def look_at(pid: int) -> Seen | None:
 def all_pids() -> set[int]:
     """Every process that this one can see."""
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process ignores a signal."""
+    with suppress(OSError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith("SigIgn:"):
+                return bool(int(line.split()[1], 16) >> number - 1 & 1)
+    return False
 
 
 def send(pid: int, start: int, number: int) -> None:
@@ -414,12 +434,16 @@ def signal_job(tree: Tree, leader: int, number: int) -> None:
     A second SIGTERM may mean something else to a program. Call it only before the leader is reaped: until then no other
     process group can have its number.
     """
-    with suppress(OSError):  # it is not the leader of a group yet
-        os.killpg(leader, number)
+    if number != signal.SIGCONT:
+        with suppress(OSError):  # it is not the leader of a group yet
+            os.killpg(leader, number)
     for pid, start in tree.members.items():
         with suppress(OSError):
             if os.getpgid(pid) != leader:
                 send(pid, start, number)
+    if number == signal.SIGCONT:  # last, because a shell that sees its child stopped thinks that Ctrl-Z was pressed
+        with suppress(OSError):
+            os.killpg(leader, number)
 
 
 def out_of_memory_kills(cgroup: str | None) -> int:
@@ -441,7 +465,7 @@ def machine_out_of_memory_kills() -> int:
 
 def open_signals() -> int:
     """Blocks the signals that we handle; they are read from this descriptor, with the sender's pid."""
-    numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+    numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     mask = ctypes.create_string_buffer(128)
     libc.sigemptyset(mask)
@@ -473,16 +497,19 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != supervisor or not os.read(go, 1):
             os._exit(125)  # the supervisor died before prctl took effect
-        for group in {spec.cgroup, spec.contain, spec.partition} - {None, ""}:
+        for group in {spec.cgroup, spec.contain, spec.partition, spec.host_memory_cgroup} - {None, ""}:
             doing = f"join the control group {group}"
             join_cgroup(str(group))
         if spec.cpus is not None:
             doing = f"run on the CPUs {spec.cpus}"
             os.sched_setaffinity(0, spec.cpus)  # before exec: afterwards it would apply to one thread only
         doing = "open the log"
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(output if spec.terminal else os.open("/dev/null", os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        if spec.terminal:
+            doing = "use its terminal"
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         doing = "set limits"
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if spec.open_files is not None:  # the daemon may have raised its own limit, which we inherited
@@ -491,9 +518,11 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
             lower_limit(getattr(resource, f"RLIMIT_{name}"), soft, hard)
         if spec.rlimit_data_mib is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (spec.rlimit_data_mib * MIB, spec.rlimit_data_mib * MIB))
+        # loaded here, because the user may not be able to read it
+        main = None if spec.program is None else load_program(spec.program)["main"]
         if spec.uid is not None:
             doing = f"run as {spec.user} (user ID {spec.uid})"
-            become_user(spec.uid, spec.user, supervisor)
+            become_user(spec.uid, spec.user, supervisor, spec.new_privileges)
         if spec.umask is not None:
             os.umask(spec.umask)
         doing = f"enter the working directory '{spec.cwd}'"  # with the rights of the user
@@ -502,6 +531,8 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)  # Python ignores some signals, which exec would pass on
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if main is not None:
+            call_program(main, {**spec.env, TOKEN: token})
         os.execvpe(spec.argv[0], spec.argv, {**spec.env, TOKEN: token})
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "no number")
@@ -512,6 +543,21 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         os._exit(127)
 
 
+def load_program(path: str) -> dict[str, Any]:
+    """The names of a Python file, with all that the file imports."""
+    import runpy
+
+    return runpy.run_path(path)
+
+
+def call_program(main: Callable[[], int], env: Mapping[str, str]) -> NoReturn:
+    """Ends this process with what the function returns."""
+    os.environ.clear()
+    os.environ.update(env)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - until the process ends
+    os._exit(main())
+
+
 def lower_limit(which: int, soft: int, hard: int) -> None:
     """Sets a limit of this process, and keeps its own hard limit if that is lower."""
     own = resource.getrlimit(which)[1]
@@ -520,8 +566,9 @@ def lower_limit(which: int, soft: int, hard: int) -> None:
     resource.setrlimit(which, (soft if within else most, most))
 
 
-def become_user(uid: int, name: str, supervisor: int) -> None:
-    """Gives up all rights but those of a user, for good: with the user's groups, and without set-user-ID programs."""
+def become_user(uid: int, name: str, supervisor: int, new_privileges: bool = False) -> None:
+    """Gives up all rights but those of a user, for good: with the user's groups, and without set-user-ID programs,
+    unless `new_privileges` allows them."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -533,11 +580,39 @@ def become_user(uid: int, name: str, supervisor: int) -> None:
     os.initgroups(name, entry.pw_gid)
     os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
     os.setresuid(uid, uid, uid)
-    if os.getresuid() != (uid, uid, uid) or libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+    if os.getresuid() != (uid, uid, uid) or (not new_privileges and libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0):
         raise ValueError("the kernel did not change the user")
     libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # the kernel forgets it when the user changes
     if os.getppid() != supervisor:
         os._exit(125)
+
+
+def clean_up(spec: Spec) -> None:
+    """Runs the command that removes what a run left behind, as its user, for a bounded time. All its processes have
+    ended."""
+    if not spec.after:
+        return
+    above = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            null = os.open("/dev/null", os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            if spec.uid is not None:
+                become_user(spec.uid, spec.user, above, spec.new_privileges)
+            os.chdir("/")
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.execvpe(spec.after[0], spec.after, spec.env)
+        finally:
+            os._exit(127)
+    until = time.monotonic() + CLEAN_UP_S
+    with suppress(ChildProcessError):
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.monotonic() > until:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.02)
 
 
 def join_cgroup(path: str) -> None:
@@ -563,6 +638,8 @@ class Supervision:
         self.wait_status: int | None = None
         self.started = time.time()
         self.peak = 0
+        self.began = time.monotonic()
+        self.paused = False
         self.cause: tuple[Outcome, str | None] | None = None  # why we ended it; None: it ended by itself
         self.kill_at: float | None = None
         self.warn_at: float | None = None
@@ -571,10 +648,12 @@ class Supervision:
         self.lazy_s = TICK_S
         self.refresh_at = 0.0
         self.thorough_at = 0.0
-        self.kills_before = out_of_memory_kills(spec.cgroup), machine_out_of_memory_kills()
+        self.kills_before = out_of_memory_kills(spec.host_memory_cgroup), machine_out_of_memory_kills()
+        self.of_host = False
         self.report, self.report_writer = os.pipe()
         self.output, self.output_writer = os.pipe()
         os.set_blocking(self.output, False)
+        self.terminal: Any = None  # a `Terminal` of terminal.py, instead of the pipe
         self.poller = select.poll()
         for fd in (self.signals, self.report, self.output):
             self.poller.register(fd, select.POLLIN)
@@ -584,6 +663,11 @@ class Supervision:
         go_reader, go = os.pipe()
         supervisor = os.getpid()
         try:
+            self.open_terminal()
+        except OSError as error:
+            self.cause = ("exec-failed", f"cannot make a terminal: {error.strerror}")
+            return
+        try:
             self.leader = os.fork()
         except OSError as error:
             self.cause = ("exec-failed", f"cannot start a process: {error.strerror}")
@@ -592,7 +676,7 @@ class Supervision:
             for fd in (lock, go, self.report, self.output):
                 os.close(fd)
             become_job(self.spec, self.token, supervisor, go_reader, self.report_writer, self.output_writer)
-        for fd in (go_reader, self.report_writer, self.output_writer):
+        for fd in (go_reader, self.report_writer, *(() if self.terminal else (self.output_writer,))):
             os.close(fd)
         seen = look_at(self.leader)  # our child, not reaped yet, so it exists
         start = seen.start if seen else 0
@@ -604,17 +688,70 @@ class Supervision:
         except OSError as error:
             self.cause = ("exec-failed", f"cannot record the start in {self.dir}: {error.strerror}")
         os.close(go)
-        if self.spec.time_s is not None:
-            self.end_at = time.monotonic() + self.spec.time_s
-            self.warn_at = None if self.spec.warn_s is None else self.end_at - self.spec.warn_s
+        self.began = time.monotonic()
+        self.set_time(self.spec.time_s)
         if self.spec.share_percent is not None and self.spec.share_percent < 100:
-            cores = len(self.spec.cpus or os.sched_getaffinity(0))
-            self.share = Share(self.spec.share_percent, cores, time.monotonic())
+            self.set_share(self.spec.share_percent)
+        self.obey()
+
+    def open_terminal(self) -> None:
+        """Replaces the pipe by a terminal, if the run is interactive: `program` is the file that contains `Terminal`,
+        `socket` the path at which clients connect, `rows` and `columns` the size."""
+        settings = self.spec.terminal
+        if settings:
+            made = load_program(settings["program"])["Terminal"]
+            uid = os.geteuid() if self.spec.uid is None else self.spec.uid
+            terminal = made(settings["socket"], uid, settings["rows"], settings["columns"], self.poller)
+            self.poller.unregister(self.output)
+            os.close(self.output)
+            os.close(self.output_writer)
+            self.output, self.output_writer, self.terminal = terminal.master, terminal.slave, terminal
+
+    def set_share(self, percent: int) -> None:
+        """Stops and continues the job from now on, so that it has this part of the CPU time."""
+        if self.share is not None and self.share.stopped and not self.paused:
+            signal_job(self.tree, self.leader, signal.SIGCONT)
+        self.share = Share(percent, len(self.spec.cpus or os.sched_getaffinity(0)), time.monotonic())
+
+    def set_time(self, time_s: float | None) -> None:
+        """Ends the run so long after its start; a pause does not stop this clock, because others rely on the end."""
+        if time_s is not None:
+            now, before, warn_s = time.monotonic(), self.end_at, self.spec.warn_s
+            self.end_at = self.began + time_s
+            if warn_s is not None and (before is None or self.end_at - warn_s > now):
+                self.warn_at = self.end_at - warn_s
+
+    def obey(self) -> None:
+        """Does what the daemon has written to `orders` since the start."""
+        orders = read_json(f"{self.dir}/orders")
+        if orders is None or self.cause is not None or self.wait_status is not None:
+            return
+        time_s, memory = orders.get("time_s"), orders.get("memory_mib")
+        if isinstance(time_s, int | float) and time_s != self.spec.time_s:
+            self.spec = self.spec._replace(time_s=time_s)
+            self.set_time(time_s)
+        if isinstance(memory, int) and self.spec.memory_mib is not None:
+            self.spec = self.spec._replace(memory_mib=memory)
+        percent = orders.get("share_percent")
+        if isinstance(percent, int) and self.share is not None and percent != self.spec.share_percent:
+            self.spec = self.spec._replace(share_percent=percent)
+            self.set_share(percent)
+        if (orders.get("paused") is True) != self.paused:
+            self.pause(not self.paused)
+
+    def pause(self, paused: bool) -> None:
+        """Stops all processes of the job, or lets them go on."""
+        self.paused = paused
+        self.tree.refresh(thorough=True)
+        signal_job(self.tree, self.leader, signal.SIGSTOP if paused else signal.SIGCONT)
+        if self.share is not None:
+            self.share.stopped, self.share.due = False, time.monotonic()
+        self.check_at, self.lazy_s = time.monotonic(), TICK_S  # a process that was being made is stopped by a check
 
     def run(self) -> None:
         """Runs until the first process has ended."""
         while self.leader and self.wait_status is None:
-            share_due = None if self.share is None else self.share.due
+            share_due = None if self.share is None or self.paused else self.share.due
             due = (self.check_at, self.kill_at, self.warn_at, self.end_at, share_due)
             self.handle(max(min(at for at in due if at is not None) - time.monotonic(), 0.0))
             self.act(time.monotonic())
@@ -633,17 +770,21 @@ class Supervision:
             self.ask_to_end("time-limit", f"ran for its time limit of {self.spec.time_s:g} s", self.spec.grace_s)
         if now >= self.check_at:
             self.check(now)
-        if self.share is not None and now >= self.share.due:
+        if self.share is not None and not self.paused and now >= self.share.due:
             self.share.step(self.tree, self.leader, now)
 
     def handle(self, timeout_s: float) -> None:
         """Waits for signals, output or the result of exec, and handles them."""
-        for fd, _ in self.poller.poll(timeout_s * 1000):
+        for fd, events in self.poller.poll(timeout_s * 1000):
             if fd == self.signals:
                 self.take_signals()
+            elif self.terminal is not None and self.terminal.handle(fd, events) and fd != self.output:
+                pass
             elif fd == self.output:
                 if self.take_output() == b"":
                     self.poller.unregister(fd)  # every writer has closed it
+            elif fd != self.report:
+                pass  # a client of the terminal that has just left
             elif text := os.read(fd, EXIT_BYTES):
                 self.cause = self.cause or ("exec-failed", text.decode(errors="replace"))
             else:
@@ -652,8 +793,10 @@ class Supervision:
     def take_output(self) -> bytes | None:
         """Moves one piece of output to the log; empty: the end of the output, None: there is none now."""
         try:
-            piece = os.read(self.output, 1 << 16)
+            piece: bytes | None = self.terminal.read() if self.terminal else os.read(self.output, 1 << 16)
         except BlockingIOError:
+            return None
+        if piece is None:
             return None
         self.log.write(piece)
         return piece
@@ -663,7 +806,9 @@ class Supervision:
         try:
             while letter := os.read(self.signals, 128):
                 number = int.from_bytes(letter[:4], sys.byteorder)
-                if number != signal.SIGCHLD:
+                if number == signal.SIGUSR1:
+                    self.obey()
+                elif number != signal.SIGCHLD:
                     most_s = RECLAIM_GRACE_S if number == signal.SIGINT else self.spec.grace_s
                     self.cancel(int.from_bytes(letter[12:16], sys.byteorder), most_s)
         except BlockingIOError:
@@ -692,17 +837,24 @@ class Supervision:
         if self.cause is not None or self.wait_status is not None:
             return
         self.cause = (outcome, error)
-        self.share = None
+        self.share, self.paused = None, False
         self.grace_s = min(self.spec.grace_s, most_s)
         self.kill_at = time.monotonic() + self.grace_s
+        self.tree.refresh()  # a command that a shell has just started has a process group of its own
         signal_job(self.tree, self.leader, signal.SIGTERM)
         signal_job(self.tree, self.leader, signal.SIGCONT)
+
+    def hang_up(self) -> None:
+        """Ends a shell that was asked to end: interactive shells ignore SIGTERM. Called when its commands have ended,
+        because it passes SIGHUP on to them."""
+        if ignores(self.leader, signal.SIGTERM):
+            send(self.leader, self.tree.members[self.leader], signal.SIGHUP)
 
     def kill(self, outcome: Outcome, error: str) -> None:
         """Kills the job at once."""
         if self.cause is None or self.cause[0] in ("cancelled", "interrupted"):
             self.cause = (outcome, error)
-        self.share = None
+        self.share, self.paused = None, False
         self.kill_at = time.monotonic()
 
     def check(self, now: float) -> None:
@@ -714,20 +866,40 @@ class Supervision:
         elif now >= self.refresh_at:
             self.tree.refresh()
             self.refresh_at = now + TICK_S
+        if self.paused:  # the job may have continued itself, or made a process in the last moment
+            signal_job(self.tree, self.leader, signal.SIGSTOP)
+        if self.terminal is not None and self.kill_at is not None and self.tree.members.keys() == {self.leader}:
+            self.hang_up()
         spec = self.spec
         limit = None if spec.memory_mib is None else (spec.memory_mib + spec.memory_baseline_mib) * MIB
         used = self.tree.memory(limit, now)
         self.peak = max(self.peak, used)
-        limited = limit is not None or spec.max_processes is not None or self.share is not None
+        limited = limit is not None or spec.host_memory_mib is not None or spec.max_processes is not None
+        limited = limited or self.share is not None
         self.check_at = now + (TICK_S if limited else self.lazy_s)
         self.lazy_s = min(2 * self.lazy_s, LAZY_TICK_S)
         if limit is not None and used > limit:
             self.kill("out-of-memory", memory_sentence(used, spec))
         elif limit is not None and used > 0.8 * limit:
             self.check_at = now + FAST_TICK_S
+        self.check_host_memory(used)
         if spec.max_processes is not None and len(self.tree.members) > spec.max_processes:
             count = len(self.tree.members)
             self.kill("signalled", f"had {count} processes, its limit is {spec.max_processes}: killed with all of them")
+
+    def check_host_memory(self, used: int) -> None:
+        """Ends the job if it exceeds its limit of host memory, or if the kernel killed one of its processes for it."""
+        spec = self.spec
+        if spec.host_memory_mib is None or self.of_host:
+            return
+        if spec.host_memory_cgroup is None:
+            self.of_host = used > spec.host_memory_mib * MIB
+            text = f"used {-(-used // MIB)} MiB of host memory, its limit is {spec.host_memory_mib} MiB: killed"
+        else:
+            self.of_host = out_of_memory_kills(spec.host_memory_cgroup) > self.kills_before[0]
+            text = killed_by_kernel(spec)
+        if self.of_host:
+            self.kill("out-of-memory", text)
 
     def finish(self) -> Exit:
         """Kills and reaps the remaining processes, stores the last output, and returns how the run ended."""
@@ -745,6 +917,7 @@ class Supervision:
                 break
         code = None if self.wait_status is None else os.waitstatus_to_exitcode(self.wait_status)
         outcome, error = self.cause or self.own_end(code or 0)
+        of_host = self.of_host and outcome == "out-of-memory"
         if outcome == "exec-failed":
             code = 127
         if outcome in ("cancelled", "time-limit") and code == -signal.SIGKILL:
@@ -752,12 +925,20 @@ class Supervision:
             error = late if error is None else f"{error}; {late}"
         number = -code if code is not None and code < 0 else None
         peak, dropped = -(-self.peak // MIB), self.log.dropped
-        return Exit(outcome, None if number else code, number, error, self.started, ended, peak, dropped)
+        return Exit(outcome, None if number else code, number, error, self.started, ended, peak, dropped, of_host)
+
+    def kill_rest(self) -> None:
+        """Kills processes that the last command has left behind."""
+        while self.reap():
+            self.tree.refresh(thorough=True)
+            self.tree.signal(signal.SIGKILL)
+            time.sleep(0.01)
 
     def own_end(self, code: int) -> tuple[Outcome, str | None]:
         """The outcome of a run that we did not end."""
-        if code != 0 and out_of_memory_kills(self.spec.cgroup) > self.kills_before[0]:
-            return "out-of-memory", f"killed by the kernel: the control group {self.spec.cgroup} was out of memory"
+        if code != 0 and out_of_memory_kills(self.spec.host_memory_cgroup) > self.kills_before[0]:
+            self.of_host = True
+            return "out-of-memory", killed_by_kernel(self.spec)
         if code >= 0:
             return "exited", None
         error = f"ended by {signal_name(-code)}"
@@ -771,6 +952,11 @@ def memory_sentence(used: int, spec: Spec) -> str:
     own = -(-used // MIB) - spec.memory_baseline_mib
     beside = f" besides a baseline of {spec.memory_baseline_mib} MiB" if spec.memory_baseline_mib else ""
     return f"used {own} MiB of memory{beside}, its limit is {spec.memory_mib} MiB: killed"
+
+
+def killed_by_kernel(spec: Spec) -> str:
+    """Why the kernel killed a process of a job."""
+    return f"needed more than its {spec.host_memory_mib} MiB of host memory: killed by the kernel"
 
 
 def signal_name(number: int) -> str:
@@ -825,6 +1011,7 @@ def claim(job_dir: str, lock: int | None, keeper: int | None) -> tuple[int, Spec
         token = os.urandom(16).hex()
         set_aside(f"{job_dir}/exit.tmp")
         intent = {"version": VERSION, "boot": boot_id(), "pid": os.getpid(), "start": me.start if me else 0}
+        intent["obeys"] = ["orders"]  # SIGUSR1 would kill a supervisor of an earlier version
         kept_by = {} if above is None else {"keeper": keeper, "keeper_start": above.start}
         write_durably(f"{job_dir}/intent", {**intent, **kept_by, "token": token})
     except OSError as error:
@@ -854,7 +1041,13 @@ def supervise(job_dir: str, answer: Callable[[str], object], lock: int | None = 
             job.run()
     except Exception as fault:  # noqa: BLE001 - the job must not outlive us, and its owner must learn of it
         job.cause = ("interrupted", f"the supervisor failed: {fault!r}")
-    record_exit(job_dir, job.finish())
+    end = job.finish()
+    if job.leader:
+        clean_up(spec)
+        job.kill_rest()
+    record_exit(job_dir, end)
+    if job.terminal is not None:
+        job.terminal.close()
     return 0
 
 
@@ -889,6 +1082,9 @@ def keep(job_dir: str, answer: Callable[[str], object], close: Callable[[], obje
             tree.signal(signal.SIGKILL)
             time.sleep(pause)
             pause = min(2 * pause, 0.5)
+    with suppress(Refused):
+        if not os.path.exists(f"{job_dir}/exit"):  # the supervisor was killed
+            clean_up(read_spec(f"{job_dir}/spec.json"))
     return 0
 
 

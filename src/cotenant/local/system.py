@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from cotenant.client.addresses import system_runtime, system_socket
 from cotenant.core.isolation import uses_mps
 from cotenant.errors import InputError
 from cotenant.local.isolation import ONE_USER, IsolationSettings
-from cotenant.local.state_folder import system_runtime, system_socket
 from cotenant.node.ownership import problem_of_folder
 
 FIRST_PASSED = 3
@@ -61,8 +61,9 @@ def make_runtime_folder() -> Path:
         problem = problem_of_folder(folder)
         if problem is None:
             folder.chmod(0o755)
-            (folder / "limits").mkdir(mode=0o711, exist_ok=True)
-            (folder / "limits").chmod(0o711)
+            for name in ("limits", "terminals"):
+                (folder / name).mkdir(mode=0o711, exist_ok=True)
+                (folder / name).chmod(0o711)
     except OSError as error:
         raise InputError(f"{folder}: cannot be made: {error.strerror}; COTENANT_RUNTIME names another folder") from None
     if problem is not None:

@@ -4,7 +4,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.footprint import memory_on
@@ -92,19 +92,34 @@ class Tenants:
         gpus = placement.slot.gpus
         self.cluster = self.cluster.place(placement)
         first = self.cluster.at(0).machine.gpus[gpus[0]] if gpus else None
-        # A job that named no memory owns that of its GPUs, so there is nothing to limit.
-        memory = MiB(0) if first is None or request.memory is None else memory_on(placement.job.demand, first)
         job = self.placed[placement.job.id] = PlacedJob(
             placement=placement,
             request=request,
             attempt=attempt,
             gpu_type=None if first is None else first.type,
-            memory=memory or None,
+            memory=self._memory(placement, request),
             crowding=crowding,
             started=moment,
         )
         self.added.send(job)
         return job
+
+    def change(self, job: str, changed: Job, request: JobRequest) -> PlacedJob:
+        """A job that holds a slot has another account, priority or time limit now; it keeps its slot."""
+        before = self.placed[job]
+        placement = replace(before.placement, job=changed)
+        self.ends.remove(job)
+        self.ends.add((placement,), Seconds(before.started))
+        self.cluster = self.cluster.finish(before.placement).place(placement)
+        memory = self._memory(placement, request)
+        self.placed[job] = replace(before, placement=placement, request=request, memory=memory)
+        return self.placed[job]
+
+    def _memory(self, placement: Placement, request: JobRequest) -> MiB | None:
+        """Its limit on each GPU. A job that named no memory owns that of its GPUs, so there is nothing to limit."""
+        if not placement.slot.gpus or request.memory is None:
+            return None
+        return memory_on(placement.job.demand, self.cluster.at(0).machine.gpus[placement.slot.gpus[0]]) or None
 
     def remove(self, job: str) -> None:
         placed = self.placed.pop(job, None)

@@ -19,7 +19,7 @@ from cotenant.local.events import log_error
 from cotenant.local.identity import Caller, Callers
 from cotenant.local.journal import Journal
 from cotenant.local.owners import Owner
-from cotenant.local.queries import UnknownError
+from cotenant.local.refusals import UnknownError
 from cotenant.wire.tokens import NewToken, TokenView
 
 KEY = "token:"

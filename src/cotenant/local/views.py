@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace as replaced
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.isolation import Rung, uses_mps
@@ -14,17 +15,21 @@ from cotenant.core.model import Demand, Job, Machine, Placement, Reason
 from cotenant.core.placement.deciding import Queue, account_of, position_of, rank, with_pressure
 from cotenant.core.placement.feasibility import eligible_gpus
 from cotenant.core.placement.ranking import Policy, Ranker, Ranking
+from cotenant.core.queueing.advance import NONE, Advance, restricted
 from cotenant.core.queueing.backfill import QueuePosition, Reservation, when, why_held_back
 from cotenant.core.queueing.fair import Standing
 from cotenant.core.queueing.limits import LimitCheck, kinds_of_gpus, least_amounts
 from cotenant.core.units import Seconds
+from cotenant.errors import InputError
 from cotenant.local.journal import array_id
 from cotenant.local.lifecycle import JobRecord, JobState, array_of, gpus_of
+from cotenant.local.owners import Owner
 from cotenant.local.tenants import UNMANAGED
 from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
 from cotenant.wire.arrays import index_of
-from cotenant.wire.local import GpuView, GrantView, JobView, UnmanagedProcess
+from cotenant.wire.local import GpuView, GrantView, JobRequest, JobView, UnmanagedProcess, host_memory_of
+from cotenant.wire.reservations import GpuReservation
 from cotenant.wire.text import counted
 
 
@@ -36,6 +41,8 @@ class _RequestSummary(msgspec.Struct, frozen=True):
     batch: int | None = None
     gpus: int = 1
     isolation: Rung | None = None
+    cpus: float | None = None
+    host_memory: str | None = None
 
 
 _summaries = msgspec.json.Decoder(_RequestSummary)
@@ -52,6 +59,7 @@ def job_view(
     slo_violations: int = 0,
     grants: tuple[GrantView, ...] = (),
     held: bool = False,
+    paused: bool = False,
     idle_s: float | None = None,
     granted: Callable[[Rung | None, int], str | None] = lambda wish, gpus: None,
 ) -> JobView:
@@ -69,7 +77,7 @@ def job_view(
         user=record.user,
         uid=record.uid,
         named=request.name is not None,
-        name=(request.name or request.command[0].rpartition("/")[2]) + ("" if index is None else f"[{index}]"),
+        name=_name(request.name, request.command[0]) + ("" if index is None else f"[{index}]"),
         state=record.state,
         submitted=record.submitted,
         started=record.started,
@@ -87,11 +95,40 @@ def job_view(
         slo_violations=slo_violations,
         isolation=granted(request.isolation, request.gpus),
         memory_used_mib=usage.memory_mib,
+        cpus=request.cpus,
+        host_memory_mib=_host_memory(request.host_memory),
         utilisation=usage.utilisation,
         grants=grants,
         held=held,
+        paused=paused,
         idle_s=idle_s,
     )
+
+
+def unsubmitted_view(request: JobRequest, owner: Owner, submitted: float) -> JobView:
+    """A job that would be accepted; it has no ID."""
+    return JobView(
+        id="",
+        user=owner.user,
+        uid=owner.uid,
+        named=request.name is not None,
+        name=_name(request.name, request.command[0]),
+        state=JobState.QUEUED,
+        submitted=submitted,
+        request=replaced(request, env={}),
+    )
+
+
+def _name(name: str | None, program: str) -> str:
+    """The name of a job, or what it is called after its command."""
+    return name or program.rpartition("/")[2]
+
+
+def _host_memory(text: str | None) -> int | None:
+    try:
+        return None if text is None else host_memory_of(text)
+    except InputError:  # another version stored it
+        return None
 
 
 def gpu_views(
@@ -100,8 +137,9 @@ def gpu_views(
     usage: Mapping[str, GpuUsage],
     faults: Mapping[str, str],
     unmanaged: Mapping[str, tuple[UnmanagedProcess, ...]],
+    reservations: Mapping[str, tuple[GpuReservation, ...]],
 ) -> list[GpuView]:
-    """The GPUs of a machine; `usage`, `faults` and `unmanaged` are by UUID."""
+    """The GPUs of a machine; `usage`, `faults`, `unmanaged` and `reservations` are by UUID."""
     return [
         GpuView(
             index=i,
@@ -122,6 +160,7 @@ def gpu_views(
             mps=gpu.under_mps or _mps_rung(node, i) is not None,
             only=_mps_rung(node, i),
             tenants=tuple(one.job for one in node.tenants if i in one.gpus and not one.job.startswith(UNMANAGED)),
+            reservations=reservations.get(gpu.uuid, ()),
             unmanaged=unmanaged.get(gpu.uuid, ()),
             temperature_celsius=usage[gpu.uuid].temperature_celsius if gpu.uuid in usage else None,
             power_watts=usage[gpu.uuid].power_watts if gpu.uuid in usage else None,
@@ -203,31 +242,45 @@ class WaitReasons:
         now: Seconds = Seconds(0.0),
         standing: Standing | None = None,
         limits: LimitCheck | None = None,
+        advance: Advance | None = None,
+        why_closed: Callable[[Job], str] = lambda job: "",
     ) -> None:
-        """`standing` and `limits` as in `decide`, if shares are fair and if accounts have limits."""
+        """`standing`, `limits` and `advance` as in `decide`, if shares are fair, accounts have limits, and GPUs are
+        reserved; `why_closed` says why a job must not start on GPUs that are reserved."""
         self._ranker, self._cluster, self._queue = ranker, cluster, queue
         self.standing, self._limits = standing, limits
         self._gpus = kinds_of_gpus(cluster)
         self._turns: dict[str, int] | None = None
         self._reservation, self._now = reservation, now
         self._beside = None if reservation is None else reservation.without_reserved(cluster)
-        self._kinds = [kind for *_, kind in queue.heads()]
+        self._kinds = list(queue.groups())
         self._crowding = len(queue) / max(1, cluster.gpus)
         self._refusals: dict[Demand, str] = {}
+        self._advance, self._why_closed = advance, why_closed
 
     def reason(self, job: Job) -> str:
+        refusal, closed = self._refusal(job), self._closed(job)
+        limited = None if self._limits is None else self._limits.refuse(job.account, least_amounts(job, self._gpus))
+        if limited is not None:
+            return str(limited)
+        reserved = self._reserved(job, bool(refusal or closed))
+        return "; ".join(filter(None, (refusal, closed, reserved))) or (
+            "waits behind other jobs" if self.ahead(job) else "about to start"
+        )
+
+    def _refusal(self, job: Job) -> str:
+        """Why a job fits nowhere; empty: it does."""
         refusal = self._refusals.get(job.demand)
         if refusal is None:
             ranking = self.ranking(job)
             why = next(iter(ranking.reasons.values()), None) or ranking.verdict.reason
             refusal = self._refusals[job.demand] = "" if why is None else str(why)
-        limited = None if self._limits is None else self._limits.refuse(job.account, least_amounts(job, self._gpus))
-        if limited is not None:
-            return str(limited)
-        reserved = self._reserved(job, bool(refusal))
-        return "; ".join(filter(None, (refusal, reserved))) or (
-            "waits behind other jobs" if self.ahead(job) else "about to start"
-        )
+        return refusal
+
+    def _closed(self, job: Job) -> str:
+        """Why a job does not fit on the GPUs that reservations leave to it; empty: it does."""
+        closed = NONE if self._advance is None else self._advance.closed(job, self._now)
+        return self._why_closed(job) if closed and self._refusal(restricted(job, closed)) else ""
 
     def _reserved(self, job: Job, refused: bool) -> str:
         """What is reserved for the job, or for whom it waits although it would fit; empty if neither."""

@@ -38,11 +38,11 @@ class Containment:
         try:
             self.folder.mkdir(exist_ok=True)
             for above in (self.folder.parent, self.folder):
-                _try_write(above / "cgroup.subtree_control", "+pids")
+                try_write(above / "cgroup.subtree_control", "+pids")
             group.mkdir(exist_ok=True)
         except OSError:
             return None
-        _try_write(group / "pids.max", str(most_processes))
+        try_write(group / "pids.max", str(most_processes))
         return group
 
     def group(self, job: str) -> Path | None:
@@ -92,7 +92,7 @@ def kill_group(group: Path) -> int:
     until = time.monotonic() + PATIENCE_S
     while (pids := set(_members(group))) and time.monotonic() < until:
         killed |= pids
-        _try_write(group / "cgroup.kill", "1")
+        try_write(group / "cgroup.kill", "1")
         for pid in pids:
             _kill_member(pid, group)
         time.sleep(0.005)
@@ -126,7 +126,7 @@ def _members(group: Path) -> Iterator[int]:
             continue
 
 
-def _try_write(control: Path, value: str) -> None:
+def try_write(control: Path, value: str) -> None:
     # Opened without O_CREAT: in a folder that is not a cgroup no file may be created.
     with contextlib.suppress(OSError):
         descriptor = os.open(control, os.O_WRONLY | os.O_CLOEXEC)

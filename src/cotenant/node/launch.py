@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cotenant.core.footprint import claims, memory_limit_on
 from cotenant.core.isolation import Rung
 from cotenant.core.model import Demand, Gpu, Gpus, Machine, Slot
-from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, format_memory
+from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, cpus_text, format_memory
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.grants import margin_of
 from cotenant.node.limits import MOST_GPUS, VARIABLE, GpuLimit, Limits, Priority
@@ -93,6 +93,7 @@ OTHER_SYSTEMS: Mapping[str, Callable[[GpuGrants], Mapping[str, str]]] = {"gpusha
 
 ISOLATION = "COTENANT_ISOLATION"
 """the variable that tells a job the rung of the isolation ladder that it got"""
+NO_CGROUP = "no control group can be made here"
 RESERVED = 2
 """One process may reserve this many times its memory limit, since reserved memory need not be used."""
 
@@ -186,7 +187,9 @@ def launch_for(
         env["LD_PRELOAD"] = slice_.preload
     if batch is not None:
         env["COTENANT_BATCH"] = str(batch)
-    if vendor is not Vendor.SIMULATED or not slot.gpus:  # without a GPU there is nothing to limit
+    cpu = [demand.cpu] if demand.cpu else []
+    if vendor is not Vendor.SIMULATED or not slot.gpus:  # without a GPU there is nothing to limit on it
+        group = shares.group(job) if cpu else None
         return Launch(
             env=env,
             grants=grants,
@@ -196,14 +199,15 @@ def launch_for(
             memory_mib=None,
             memory_baseline_mib=0,
             share_percent=None,
-            cgroup=None,
-            cgroup_cpu=None,
+            cgroup=group,
+            cgroup_cpu=cpu[0] if group is not None else None,
         )
     allowance = allowance or Allowance()
     memory = sum(grant.memory for grant in grants)
     compute = launch_compute(grants)
     throttled = is_throttled(compute)
-    group = shares.group(job) if throttled else None
+    cpu += [MilliCpu(compute * len(cores))] if throttled else []
+    group = shares.group(job) if cpu else None
     return Launch(
         env=env | _simulated_env(slot, paths, len(cores)),
         grants=grants,
@@ -216,7 +220,7 @@ def launch_for(
         memory_baseline_mib=allowance.baseline,
         share_percent=percent_of(compute) if throttled and group is None else None,
         cgroup=group,
-        cgroup_cpu=MilliCpu(compute * len(cores)) if group is not None else None,
+        cgroup_cpu=min(cpu) if group is not None else None,
     )
 
 
@@ -244,6 +248,19 @@ def enforcement(vendor: Vendor, launch: Launch, means: Means) -> list[str]:
         "not enforced: caches, memory bandwidth, and memory that is shared between processes or mapped from files "
         "until it is resident",
     ]
+
+
+def host_enforcement(demand: Demand, launch: Launch, memory_by: Means | None) -> list[str]:
+    """One sentence each on the CPUs and the host memory that a job requests."""
+    sentences = []
+    if demand.cpu:
+        unheld = f"counted but not enforced: {NO_CGROUP}"
+        how = unheld if launch.cgroup is None else "by the CPU quota of its control group"
+        sentences.append(f"CPUs: {cpus_text(demand.cpu)}, {how}")
+    if demand.host_memory:
+        how = f"its supervisor, every 50 ms ({NO_CGROUP})" if memory_by is None else f"its control group ({memory_by})"
+        sentences.append(f"host memory: {format_memory(demand.host_memory)}, by {how}: beyond it, the job is ended")
+    return sentences
 
 
 def _grants(machine: Machine, slot: Slot, demand: Demand) -> tuple[Grant, ...]:

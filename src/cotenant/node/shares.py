@@ -18,6 +18,8 @@ from cotenant.core.units import MilliCpu
 from cotenant.errors import DeviceError
 
 PARENT = "cotenant"
+DAEMON = "cotenant-daemon"
+"""the group within its own (cgroup v2) that systemd starts the daemon in; the groups of jobs are made beside it"""
 PERIOD_US = 20_000
 """short, so that a job waits little for its next period; measured to be as exact as the kernel's 100 ms"""
 _LEAST_QUOTA_US = 1_000
@@ -105,7 +107,7 @@ def find_shares(
     """Finds the best method that works here by trying it: sets a quota on a cgroup, and removes it again."""
     if not owner or "/" in owner or "." in owner:
         raise ValueError(f"{owner!r} cannot be the prefix of a cgroup's name: expected no dot and no slash")
-    for means, root in _hierarchies(mounts, own):
+    for means, root in hierarchies(mounts, own):
         shares = Shares(means, root / PARENT, owner)
         if _works(shares, root):
             return shares
@@ -121,11 +123,11 @@ def quota(cpu: MilliCpu) -> Quota:
 
 def own_cgroups(controller: str, mounts: Path, own: Path, means: Container[Means] = tuple(Means)) -> list[Path]:
     """The cgroups of this process in which groups with this controller may be created; version 1 first."""
-    found = [one for one in _hierarchies(mounts, own, controller) if one[0] in means]
+    found = [one for one in hierarchies(mounts, own, controller) if one[0] in means]
     return [root for _, root in sorted(found, key=lambda one: one[0] is not Means.CGROUP_V1)]
 
 
-def _hierarchies(mounts: Path, own: Path, controller: str = "cpu") -> Iterator[tuple[Means, Path]]:
+def hierarchies(mounts: Path, own: Path, controller: str = "cpu") -> Iterator[tuple[Means, Path]]:
     """The cgroup of this process in each hierarchy that may have a controller."""
     try:
         paths = dict(_own_paths(own.read_text()))
@@ -134,7 +136,9 @@ def _hierarchies(mounts: Path, own: Path, controller: str = "cpu") -> Iterator[t
         return
     for _, point, kind, options, *_ in lines:
         if kind == "cgroup2":
-            yield Means.CGROUP_V2, _within(Path(_unescaped(point)), paths.get("", "/"))
+            group = _within(Path(_unescaped(point)), paths.get("", "/"))
+            # A group with processes of its own cannot limit groups in it: systemd puts the daemon into one beside them.
+            yield Means.CGROUP_V2, group.parent if group.name == DAEMON else group
         elif kind == "cgroup" and controller in options.split(","):
             yield Means.CGROUP_V1, _within(Path(_unescaped(point)), paths.get(controller, "/"))
 
@@ -174,20 +178,20 @@ def _make_folder(folder: Path, means: Means) -> None:
     folder.mkdir(exist_ok=True)
     if means is Means.CGROUP_V2:
         for group in (folder.parent, folder):
-            _write(group / "cgroup.subtree_control", "+cpu")
+            write_control(group / "cgroup.subtree_control", "+cpu")
 
 
 def _write_quota(group: Path, means: Means, limit: Quota) -> None:
     if means is Means.CGROUP_V2:
-        _write(group / "cpu.max", f"{limit.quota_us} {limit.period_us}")
+        write_control(group / "cpu.max", f"{limit.quota_us} {limit.period_us}")
         return
     # The limit is removed first: neither step may exceed what a parent with a limit allows.
-    _write(group / "cpu.cfs_quota_us", "-1")
-    _write(group / "cpu.cfs_period_us", str(limit.period_us))
-    _write(group / "cpu.cfs_quota_us", str(limit.quota_us))
+    write_control(group / "cpu.cfs_quota_us", "-1")
+    write_control(group / "cpu.cfs_period_us", str(limit.period_us))
+    write_control(group / "cpu.cfs_quota_us", str(limit.quota_us))
 
 
-def _write(control: Path, value: str) -> None:
+def write_control(control: Path, value: str) -> None:
     # Opened without O_CREAT: in a folder that is not a cgroup this must fail, and not create a file.
     descriptor = os.open(control, os.O_WRONLY | os.O_CLOEXEC)
     try:

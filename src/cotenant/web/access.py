@@ -26,6 +26,8 @@ class Viewer:
     """viewers of one scope see exactly the same, so pages are rendered once for all of them"""
     csrf: str = field(repr=False)
     """the secret that every action of a viewer carries; other sites cannot know it"""
+    sees_reports: bool = True
+    """whether the reports of the simulator are shown"""
     sign_out: str | None = None
     """the address to which a form is posted that ends the session; None: there is none"""
     details: object = field(default=None, compare=False, repr=False)

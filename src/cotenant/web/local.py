@@ -13,9 +13,11 @@ from cotenant.core.model import Machine
 from cotenant.core.model import Tenant as CoreTenant
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
+from cotenant.local.authority import event_shown_to, shown_to
 from cotenant.local.engine import Engine
 from cotenant.local.events import Subscription
-from cotenant.local.queries import UnknownError
+from cotenant.local.identity import Caller
+from cotenant.local.refusals import UnknownError
 from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.devices.vendors import Vendor
 from cotenant.web import local_history
@@ -50,11 +52,12 @@ MOST_PIECE = 128 * 1024
 FOLLOW_EVERY_S = 0.3
 VERBS = frozenset(Verb)
 """what this engine can do"""
+NOT_OWN = "this belongs to {user}: only {user} and administrators may do it"
 OF_JOBS = {Verb.CANCEL: "is cancelled", Verb.HOLD: "is held", Verb.RELEASE: "can start again"}
 
 
 class LocalSource:
-    """What the pages show of one daemon. All its viewers are its owner."""
+    """What the pages show of one daemon. A viewer sees of the jobs of others what the API shows of them."""
 
     group_word = None
 
@@ -85,11 +88,12 @@ class LocalSource:
 
     async def snapshot(self, viewer: Viewer) -> Overview:
         queries = self._queries
-        active = queries.jobs(WAITING_OR_ACTIVE, MOST_JOBS, None, requests=True)
-        ended = queries.jobs(ENDED, ENDED_SHOWN, None, requests=True)
+        caller = _caller(viewer)
+        active = [shown_to(caller, job) for job in queries.jobs(WAITING_OR_ACTIVE, MOST_JOBS, None, requests=True)]
+        ended = [shown_to(caller, job) for job in queries.jobs(ENDED, ENDED_SHOWN, None, requests=True)]
         order = {job: place for place, job in enumerate(queries.queue_order())}
         names = {job.id: job.name for job in active}
-        rows = [self._row(job, names) for job in active]
+        rows = [self._row(caller, job, names) for job in active]
         rows.sort(key=lambda row: order.get(row.id, len(order)))
         status = queries.status()
         return Overview(
@@ -97,14 +101,14 @@ class LocalSource:
             policy=status["policy"],
             devices=status["notice"],
             nodes=(self._node({job.id: job for job in active}),),
-            jobs=(*rows, *(self._row(job, names) for job in reversed(ended))),
+            jobs=(*rows, *(self._row(caller, job, names) for job in reversed(ended))),
             notes=tuple(status["notes"][1:]),
         )
 
-    def _row(self, job: JobView, names: Mapping[str, str]) -> JobRow:
+    def _row(self, caller: Caller, job: JobView, names: Mapping[str, str]) -> JobRow:
         placed = self._queries.placed.get(job.id)
         limit = None if placed is None or placed.memory is None else MiB(placed.memory * len(placed.gpus))
-        return row_of(job, node=self._host, limit=limit, names=names)
+        return row_of(job, node=self._host, limit=limit, names=names, own=_may_act(caller, job))
 
     def _node(self, jobs: Mapping[str, JobView]) -> Node:
         node, usage = self._queries.node, self._queries.usage
@@ -149,31 +153,42 @@ class LocalSource:
         )
 
     async def job(self, viewer: Viewer, job: str) -> JobDetail:
-        view = self._job(job)
+        caller = _caller(viewer)
+        view = shown_to(caller, self._job(caller, job))
         company: tuple[Tenant, ...] = ()
-        jobs = {one.id: one for one in self._queries.active()}
+        jobs = {one.id: shown_to(caller, one) for one in self._queries.active()}
         names = {one.id: one.name for one in jobs.values()}
         if view.gpus:
             company = tuple(
                 {one.job: one for index in view.gpus for one in self._node(jobs).gpus[index].tenants}.values()
             )
-        events = self._queries.events_of(view.id)
-        return detail_of(view, self._row(view, names), events, self._queries.why(view.id), company, names)
+        events = [event_shown_to(caller, self._engine, one) for one in self._queries.events_of(view.id)]
+        why = self._queries.why(view.id) if _may_act(caller, view) else None
+        return detail_of(view, self._row(caller, view, names), events, why, company, names)
 
-    def _job(self, job: str) -> JobView:
+    def _job(self, caller: Caller, job: str) -> JobView:
+        """By its ID, or the newest of that name: of the viewer first."""
         try:
-            return self._queries.job(job)
+            return self._queries.job(self._queries.resolve(job, caller.owner.uid)[0])
         except UnknownError as error:
             raise AbsentError(str(error)) from None
 
     async def charts(self, viewer: Viewer, job: str) -> Charts:
-        view = self._job(job)
+        caller = _caller(viewer)
+        view = shown_to(caller, self._job(caller, job))
         recent = self._samples.of(view.id)
-        history, limit = self._engine.history, self._row(view, {}).limit_mib
+        history, limit = self._engine.history, self._row(caller, view, {}).limit_mib
         return await asyncio.to_thread(local_history.charts, history, view, recent, limit)
 
-    async def logs(self, viewer: Viewer, job: str) -> AsyncGenerator[LogPiece, None]:
-        view, queries = self._job(job), self._queries
+    def logs(self, viewer: Viewer, job: str) -> AsyncGenerator[LogPiece, None]:
+        caller = _caller(viewer)
+        view = self._job(caller, job)
+        if not _may_act(caller, view):
+            raise ForbiddenError(NOT_OWN.format(user=view.user))
+        return self._follow(view)
+
+    async def _follow(self, view: JobView) -> AsyncGenerator[LogPiece, None]:
+        queries = self._queries
         attempt, ended = queries.progress(view.id)
         queries.refuse_pruned_log(view.id, attempt)
         offset = queries.log_tail(view.id, attempt, TAIL_LINES)
@@ -195,14 +210,16 @@ class LocalSource:
             await asyncio.sleep(FOLLOW_EVERY_S)
 
     async def whatif(self, viewer: Viewer, wish: WhatIf) -> WhatIfAnswer:
-        names = {job.id: job.name for job in self._queries.active()}
+        names = {job.id: shown_to(_caller(viewer), job).name for job in self._queries.active()}
         return whatif_answer(self._queries.foresight.what_if(whatif_request(wish)), names, self._host)
 
     async def day(self, viewer: Viewer) -> Day | None:
         if self._engine.history is None:
             return None
-        names = {job.id: job.name for job in self._queries.jobs((), MOST_JOBS, None)}
-        return await asyncio.to_thread(local_history.day, self._engine.history, names, time.time(), self._costs)
+        caller = _caller(viewer)
+        names = {job.id: shown_to(caller, job).name for job in self._queries.jobs((), MOST_JOBS, None)}
+        costs = self._costs if caller.administrator else None  # as `cotenant report`
+        return await asyncio.to_thread(local_history.day, self._engine.history, names, time.time(), costs)
 
     async def act(self, viewer: Viewer, action: Action) -> str:
         if action.verb not in VERBS & viewer.verbs:
@@ -211,9 +228,14 @@ class LocalSource:
             if action.verb in OF_JOBS:
                 engine = self._engine
                 does = {Verb.CANCEL: engine.cancel, Verb.HOLD: engine.hold, Verb.RELEASE: engine.release}
-                job = does[action.verb](action.target)
+                name, owner = self._queries.resolve(action.target, _caller(viewer).owner.uid)
+                if not _caller(viewer).owns(owner):
+                    raise ForbiddenError(NOT_OWN.format(user=owner.user))
+                job = does[action.verb](name)
                 engine.events.record("asked", job.id, f"{viewer.name} on the pages: {action.verb}")
                 return f"{job.name} ({job.id}) {OF_JOBS[action.verb]}"
+            if not _caller(viewer).administrator:
+                raise ForbiddenError(f"{viewer.name} is not an administrator of this daemon, and only they may do this")
             host, _, index = action.target.rpartition("/")
             if host != self._host:
                 raise InputError(f"{action.target[:60]}: expected a GPU of {self._host}")
@@ -223,6 +245,16 @@ class LocalSource:
             raise AbsentError(str(error)) from None
         self._engine.events.record("asked", None, f"{viewer.name} on the pages: {action.verb} GPU {index}")
         return f"GPU {index} takes {'no new jobs' if cordoned else 'jobs again'}"
+
+
+def _caller(viewer: Viewer) -> Caller:
+    """The user behind a viewer, whom the sessions have identified."""
+    assert isinstance(viewer.details, Caller)
+    return viewer.details
+
+
+def _may_act(caller: Caller, job: JobView) -> bool:
+    return caller.administrator or job.uid == caller.owner.uid
 
 
 def _gpu(view: GpuView, tenants: tuple[Tenant, ...], cordoned: bool, rungs: tuple[str, ...]) -> Gpu:

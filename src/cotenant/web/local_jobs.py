@@ -47,7 +47,7 @@ def named(text: str, names: Mapping[str, str]) -> str:
     return "`".join(_JOB_ID.sub(name, part) if place % 2 == 0 else part for place, part in enumerate(parts))
 
 
-def row_of(job: JobView, *, node: str, limit: MiB | None, names: Mapping[str, str]) -> JobRow:
+def row_of(job: JobView, *, node: str, limit: MiB | None, names: Mapping[str, str], own: bool = True) -> JobRow:
     state = State.HELD if job.held else STATES.get(job.state, State.ENDED)
     ending = described_state(job) if state is State.ENDED else None
     return JobRow(
@@ -57,6 +57,7 @@ def row_of(job: JobView, *, node: str, limit: MiB | None, names: Mapping[str, st
         state=state,
         ending=ending,
         failed=ending not in (None, "done", "cancelled"),
+        own=own,
         reason=job.error or (named(job.reason, names) if job.reason else None),
         asks=asks_of(job.request),
         priority=0 if job.request is None else job.request.priority,
@@ -86,26 +87,27 @@ def detail_of(
     job: JobView,
     row: JobRow,
     events: Iterable[Event],
-    why: Mapping[str, Any],
+    why: Mapping[str, Any] | None,
     company: tuple[Tenant, ...],
     names: Mapping[str, str],
 ) -> JobDetail:
-    waits = row.state is State.WAITING
+    """`why` is None if the viewer may see neither that nor its command, folder and output."""
+    waits = row.state is State.WAITING and why is not None
     return JobDetail(
         row=row,
         facts=tuple(_facts(job, why)),
         timeline=tuple(Moment(at=one.at, kind=one.kind, text=one.text) for one in events),
-        verdicts=tuple(_verdicts(why)) if waits else (),
-        would_fit=tuple(named(one["text"], names) for one in why["suggestions"]),
+        verdicts=() if not waits or why is None else tuple(_verdicts(why)),
+        would_fit=() if why is None else tuple(named(one["text"], names) for one in why["suggestions"]),
         company=company,
         probes=tuple(_probes(job)),
-        has_log=job.attempts > 0,
+        has_log=job.attempts > 0 and why is not None,
     )
 
 
-def _facts(job: JobView, why: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _facts(job: JobView, why: Mapping[str, Any] | None) -> Iterable[tuple[str, str]]:
     request = job.request
-    if request is not None:
+    if request is not None and why is not None:
         yield "Command", shlex.join(request.command)
         yield "Folder", request.cwd
         if request.workload:
@@ -118,6 +120,8 @@ def _facts(job: JobView, why: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         yield "Isolation", job.isolation
     for sentence in job.enforcement:
         yield "Limits", sentence
+    if why is None:
+        return
     for note in why["notes"]:
         yield "Note", note
     for fault, count in job.faults.items():

@@ -123,6 +123,8 @@ class JobRow:
     """it ended in a way that its owner should look at"""
     reason: str | None = None
     """why it waits, or why it is where it is"""
+    own: bool = True
+    """whether the viewer may act on it"""
     no_hold: str | None = None
     """why it cannot be held although it waits; None: it can"""
     asks: str = ""

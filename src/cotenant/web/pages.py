@@ -61,7 +61,8 @@ async def node(site: Site, viewer: Viewer, request: Request) -> Response:
 async def job(site: Site, viewer: Viewer, request: Request) -> Response:
     name = request.path_params["name"]
     board = await _board(site, viewer, "job", name)
-    return site.page("job.html", viewer, "", board=board, live=f"job/{name}", job=name)
+    own = (await site.source.job(viewer, name)).row.own
+    return site.page("job.html", viewer, "", board=board, live=f"job/{name}", job=name, own=own)
 
 
 async def history(site: Site, viewer: Viewer, request: Request) -> Response:
@@ -95,12 +96,19 @@ async def whatif(site: Site, viewer: Viewer, request: Request) -> Response:
     )
 
 
+def _check_reports(viewer: Viewer) -> None:
+    if not viewer.sees_reports:
+        raise ForbiddenError("reports are for administrators")
+
+
 async def list_reports(site: Site, viewer: Viewer, request: Request) -> Response:
+    _check_reports(viewer)
     found = () if site.reports is None else await asyncio.to_thread(reports.find, site.reports)
     return site.page("reports.html", viewer, "/reports", reports=found)
 
 
 async def report(site: Site, viewer: Viewer, request: Request) -> Response:
+    _check_reports(viewer)
     name, file = request.path_params["name"], request.path_params["file"]
     if site.reports is None:
         raise AbsentError("there are no reports here")

@@ -5,8 +5,9 @@
 Version 1 is JSON with the core's own field names; fields at their defaults may be left out, unknown fields are refused.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
 from itertools import combinations
 
 import msgspec
@@ -49,6 +50,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 OTHER_NUMBERS = (0, 1e9)
 MOST_GPUS, MOST_CONTAINERS = 1024, 100
 """on one node, in one pod"""
+_PLAIN = frozenset((str, int, float, bool))
+"""types that are written as they are"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,12 +288,15 @@ def _gpus_needed(demand: Demand) -> int:
 
 def compact(value: object) -> object:
     """The value as plain JSON values, without fields that are derived or at their defaults."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            one.name: compact(getattr(value, one.name))
-            for one in fields(value)
-            if one.init and not _is_default(one.default, one.default_factory, getattr(value, one.name))
-        }
+    if value is None or type(value) in _PLAIN:
+        return value
+    if (written := _written_fields(type(value))) is not None:  # type: ignore[arg-type]
+        found: dict[str, object] = {}
+        for name, default, factory in written:
+            one = getattr(value, name)
+            if one != (default if factory is None else factory()):
+                found[name] = compact(one)
+        return found
     if isinstance(value, list | tuple):
         return [compact(one) for one in value]
     if isinstance(value, frozenset):
@@ -298,15 +304,22 @@ def compact(value: object) -> object:
     return value
 
 
+@cache
+def _written_fields(kind: type) -> tuple[tuple[str, object, Callable[[], object] | None], ...] | None:
+    """The fields of a dataclass that are not derived, each with its default and the function that makes it; None if it
+    is no dataclass. To ask the dataclass each time took most of the time of writing a decision."""
+    if not is_dataclass(kind):
+        return None
+    return tuple(
+        (one.name, one.default, None if one.default_factory is MISSING else one.default_factory)
+        for one in fields(kind)
+        if one.init
+    )
+
+
 def find_problem(raw: object, read: object) -> str | None:
     """An error message for a key of `raw` that no field of `read` has, or a value that is out of its limits."""
     return _unknown(raw, read, "$") or _absurd(read, "$", "")
-
-
-def _is_default(default: object, factory: object, value: object) -> bool:
-    if default is not MISSING:
-        return value == default
-    return callable(factory) and value == factory()
 
 
 def _unknown(raw: object, read: object, path: str) -> str | None:

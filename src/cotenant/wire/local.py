@@ -16,6 +16,7 @@ from cotenant.core.units import (
     WHOLE_GPU,
     WHOLE_MEMORY,
     MiB,
+    MilliCpu,
     MilliGpu,
     Percent,
     Seconds,
@@ -29,6 +30,8 @@ from cotenant.wire.agent import Batch
 from cotenant.wire.arrays import ARRAY_ID, ELEMENT_ID, INDEX, Array, check_array, filled, index_of, values_of
 from cotenant.wire.codec import decode
 from cotenant.wire.dependencies import parse_dependencies
+from cotenant.wire.notices import MOST_NOTICES, When, parse_notice
+from cotenant.wire.reservations import GpuReservation, Reserved
 
 T = TypeVar("T")
 
@@ -41,6 +44,7 @@ AUTO = "auto"
 BatchSize = Annotated[int, Meta(ge=1, le=1 << 24)]
 Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)")]
 Word = Annotated[str, Meta(min_length=1, max_length=32_768)]
+NoticeText = Annotated[str, Meta(min_length=1, max_length=2000)]
 Workload = Annotated[str, Meta(min_length=1, max_length=200)]
 WAITING_OR_ACTIVE = ("queued", "starting", "running")
 ENDED = ("finished", "cancelled", "interrupted", "lost")
@@ -72,6 +76,10 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     compute share"""
     mig: str | None = None
     """profile of the MIG instances that it needs, such as `1g.10gb`; `memory` and `compute` are then parts of each"""
+    cpus: Annotated[float, Meta(ge=0.01, le=100_000)] | None = None
+    """of the machine, which its control group limits it to; null: not counted and not limited"""
+    host_memory: str | None = None
+    """of the machine, such as `16GiB`, as `cpus`"""
     types: tuple[Name, ...] = ()
     exclusive: bool = False
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
@@ -89,8 +97,18 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """before the end of `time_s`, when its first process gets SIGUSR1"""
     after: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=130)], ...], Meta(max_length=1000)] = ()
     """jobs that it waits for, each by ID or name and how it must end: `j-000001:ok`, `:any` or `:failed`"""
+    reservation: Reserved | None = None
+    """the reservation in which it runs: it starts when that starts, and on its GPUs"""
+    notify: Annotated[tuple[NoticeText, ...], Meta(max_length=MOST_NOTICES)] = ()
+    """notices to send, each as `failed:mail`, `end:https://…` or `start,end:COMMAND`"""
     array: Array | None = None
     """its elements, if the request is for many jobs that differ only in an index or in values"""
+    container: Annotated[str, Meta(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$(?!\n)")] | None = None
+    """image in which the command runs, by podman or docker"""
+    volumes: Annotated[tuple[Annotated[str, Meta(max_length=8192)], ...], Meta(max_length=100)] = ()
+    """folders that the container has besides `cwd`: `/data`, `/data:/inside` or `/data:/inside:ro`"""
+    terminal: "TerminalSize | None" = None
+    """the first size of its terminal; null: it has none, and its standard input is empty"""
     workload: Workload | None = None
     estimate_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     latency_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
@@ -101,11 +119,34 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """whether it may be stopped and queued again soon after its start if it slows its neighbours down too much"""
 
 
+class TerminalSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The size of a terminal in characters."""
+
+    rows: Annotated[int, Meta(ge=1, le=10_000)] = 24
+    columns: Annotated[int, Meta(ge=1, le=10_000)] = 80
+
+
+class TerminalView(msgspec.Struct, frozen=True):
+    """Where the terminal of a running job is reached, by processes of its owner."""
+
+    socket: str
+    attempt: int
+
+
+class JobList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Jobs of which all are accepted or none."""
+
+    jobs: Annotated[tuple[JobRequest, ...], Meta(min_length=1, max_length=1000)]
+    env: dict[str, str] = {}
+    """variables of each job that does not set them itself"""
+
+
 class JobChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Other values for a queued job, or for a copy of a job; null: as it was."""
+    """Other values for a job that waits or runs, or for a copy of a job; null: as it was."""
 
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
     memory: str | None = None
+    compute: str | None = None
     time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     name: Name | None = None
 
@@ -157,12 +198,18 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """the rung of the isolation ladder that it gets; null: its GPUs have none"""
     memory_used_mib: int | None = None
     """summed over its GPUs, at the last measurement; null: not known"""
+    cpus: float | None = None
+    """that it requests of the machine; null: none"""
+    host_memory_mib: int | None = None
+    """memory of the machine that it requests; null: none"""
     utilisation: float | None = None
     """percent of its GPUs' time that it used, at the last measurement; null: not known"""
     grants: tuple[GrantView, ...] = ()
     """on each of its GPUs, if its limits are above its requests"""
     held: bool = False
     """whether it stays queued until it is released"""
+    paused: bool = False
+    """whether its processes are stopped until it is resumed; it keeps its slot"""
     array: str | None = None
     """the array that it is an element of"""
     index: int | None = None
@@ -220,6 +267,8 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     only: str | None = None
     """the rung of its tenants, if it takes no other beside them"""
     tenants: tuple[str, ...] = ()
+    reservations: tuple[GpuReservation, ...] = ()
+    """that have not ended, the first to start first"""
     unmanaged: tuple[UnmanagedProcess, ...] = ()
     """processes that no job owns; their memory is not free for jobs"""
     temperature_celsius: float | None = None
@@ -248,6 +297,12 @@ class AccountView(msgspec.Struct, frozen=True, kw_only=True):
     most_running: int | None = None
     most_queued: int | None = None
     most_week_gpu_hours: float | None = None
+    cpus: float = 0.0
+    """that running jobs have requested"""
+    host_memory_mib: int = 0
+    """the same, memory of the host"""
+    most_cpus: float | None = None
+    most_host_memory_mib: int | None = None
 
 
 class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -362,15 +417,17 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, str] = {}
     suggestions: tuple[str, ...] = ()
     """with what it would be carried out, the smallest change first"""
+    item: int | None = None
+    """which of several requests it is about, from 0"""
 
 
 def described_state(job: JobView) -> str:
-    """The state; for a finished job `done`, `failed (exit code)`, `signal N` or another outcome; for an array how many
-    elements are in which state."""
+    """The state, `paused` if its processes are stopped; for a finished job `done`, `failed (exit code)`, `signal N` or
+    another outcome; for an array how many elements are in which state."""
     if job.elements:
         return ", ".join(f"{count} {state}" for state, count in job.elements.items())
     if job.state != "finished" or job.outcome is None:
-        return job.state
+        return "paused" if job.paused else job.state
     if job.outcome == "exited":
         return "done" if job.code == 0 else f"failed ({job.code})"
     return f"signal {job.signal}" if job.outcome == "signalled" else job.outcome
@@ -391,10 +448,17 @@ def decode_request(content: bytes) -> JobRequest:
     return checked_request(decode(content, JobRequest, "a job"))
 
 
+def decode_list(content: bytes) -> list[JobRequest]:
+    """Several requests from outside, each with all of its variables; `checked_request` checks them beyond their
+    types."""
+    found = decode(content, JobList, "a list of jobs")
+    return [msgspec.structs.replace(one, env={**found.env, **one.env}) for one in found.jobs]
+
+
 def change_text(change: JobChange) -> str:
     """The new values, as options."""
-    values = {"--priority": change.priority, "--memory": change.memory, "--name": change.name}
-    texts = [f"{option} {value}" for option, value in values.items() if value is not None]
+    names = ("priority", "memory", "compute", "name")
+    texts = [f"--{name} {value}" for name in names if (value := getattr(change, name)) is not None]
     return " ".join([*texts, *([] if change.time_s is None else [f"--time {change.time_s:g}s"])])
 
 
@@ -409,9 +473,14 @@ def checked_request(request: JobRequest) -> JobRequest:
     demand_of(request)
     if request.name is not None and any(form.fullmatch(request.name) for form in (JOB_ID, ARRAY_ID, ELEMENT_ID)):
         raise InputError(f"--name {request.name}: this is the form of a job ID; choose another name")
+    for notice in map(parse_notice, request.notify):
+        if request.array is not None and notice.when == {When.START}:
+            raise InputError("--notify start: notices about an array are sent at its end; use end, ok or failed")
     for name, value in request.env.items():
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
             raise InputError(f"environment variable {name!r}: expected letters, digits and _ in its name")
+    if request.terminal is not None and request.array is not None:
+        raise InputError("--interactive: an array has no terminal; submit one job")
     if any("\0" in word for word in (*request.command, request.cwd)):
         raise InputError("the command contains a NUL character")
     return request
@@ -469,6 +538,8 @@ def demand_of(request: JobRequest) -> Demand:
         memory_limit_percent=None if memory_limit is None else memory_limit.percent,
         compute_limit=compute_limit,
         mig=None if request.mig is None else _parsed(parse_profile, request.mig, "--mig"),
+        cpu=MilliCpu(0 if request.cpus is None else round(1000 * request.cpus)),
+        host_memory=MiB(0) if request.host_memory is None else host_memory_of(request.host_memory),
         exclusive=request.exclusive,
         use_types=request.types,
         priority=request.priority,
@@ -485,6 +556,8 @@ def job_of(job_id: str, request: JobRequest, submitted: float) -> Job:
         demand=demand_of(request),
         submitted=Seconds(submitted),
         estimate=None if estimate is None else Seconds(estimate),
+        limit=None if request.time_s is None else Seconds(request.time_s + request.grace_s),
+        reservation=request.reservation,
     )
 
 
@@ -548,6 +621,16 @@ def _memory(text: str) -> Amount:
     if not (amount or percent):
         raise InputError(f"--memory {text}: less than 1 MiB or 1%; leave the option out to request whole GPUs")
     return Amount(amount, percent)
+
+
+def host_memory_of(text: str) -> MiB:
+    """Memory of the machine; InputError if it is none."""
+    if not _UNIT.fullmatch(text.strip()) or text.strip().endswith("%"):
+        raise InputError(f"--host-memory {text[:40]}: give a unit, for example 16GiB or 16384MiB")
+    amount = _parsed(parse_memory, text, "--host-memory")
+    if not amount:
+        raise InputError(f"--host-memory {text}: less than 1 MiB; leave the option out if it does not matter")
+    return amount
 
 
 def _parsed(parse: Callable[[str], T], text: str, option: str) -> T:

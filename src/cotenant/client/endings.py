@@ -1,11 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a job ended, as a sentence for people."""
+"""How a job ended, as a sentence for people and as an exit code for programs."""
 
 import signal
 
-from cotenant.cli.output import duration_text
-from cotenant.wire.local import JobView
+from cotenant.wire.local import ENDED, JobView
+from cotenant.wire.text import duration_text
+
+TIMED_OUT = 124
+"""exit code of a job that was ended at its time limit, and of `wait --timeout`, as of timeout(1)"""
 
 
 def ending(
@@ -55,6 +58,18 @@ def ending_of(job: JobView) -> str:
         started=job.started,
         ended=job.ended,
     )
+
+
+def exit_code(job: JobView) -> int:
+    """The exit code as a shell reports it: the job's own, 128 + signal, 137 if out of memory, 130 if cancelled, 124 at
+    its time limit, or if it has not ended."""
+    if job.state not in ENDED:
+        return TIMED_OUT
+    if job.outcome == "exited" or job.outcome == "exec-failed":
+        return job.code if job.code is not None else 1
+    if job.outcome == "signalled" and job.signal is not None:
+        return 128 + job.signal
+    return {"out-of-memory": 137, "cancelled": 130, "time-limit": TIMED_OUT}.get(job.outcome or job.state, 1)
 
 
 def _signal_name(number: int | None) -> str:
