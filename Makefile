@@ -6,9 +6,9 @@
 PYTHON ?= python3
 ONLY ?=
 ARGS ?=
-# Processes that run tests. Two of them have a Kubernetes cluster each at first and mostly wait for it: a third one runs
-# other tests meanwhile.
-WORKERS ?= 2
+# Processes that run tests. Tests mostly wait: for a Kubernetes cluster, which two of them have at first, for daemons and
+# for jobs. A third one runs other tests meanwhile, if it has the memory.
+WORKERS ?= $(shell awk '$$1 == "MemAvailable:" { print ($$2 >= 8 * 1024 * 1024) ? 3 : 2 }' /proc/meminfo)
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Mapping
 
-from tools.reference import api, chart, commands, comparison, dialects, metrics, parity, resources, settings
+from tools.reference import api, chart, commands, comparison, dialects, metrics, parity, python, resources, settings
 
 PAGES: Mapping[str, Callable[[str], str]] = {
     "README.md": comparison.readme,
@@ -15,6 +15,7 @@ PAGES: Mapping[str, Callable[[str], str]] = {
     "docs/reference/dialects.md": dialects.page,
     "docs/reference/help.md": commands.page,
     "docs/reference/kube-settings.md": settings.page,
+    "docs/reference/python.md": python.page,
     "docs/reference/workload-profile.md": resources.page,
     **chart.pages(),
 }
