@@ -17,7 +17,7 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.names import AGENT, NAMESPACE, REMOVAL, labels_of
 from cotenant.kube.codec.inventory import INVENTORY
-from cotenant.kube.install.cleaning import clean_nodes
+from cotenant.kube.install.cleaning import clean_nodes, why_no_removal
 from cotenant.kube.install.node_files import remove_files
 
 Json = dict[str, Any]
@@ -48,6 +48,8 @@ class Cluster:
     pods: list[Json] = field(default_factory=list)
     ends: Mapping[str, Json] = field(default_factory=dict)
     installed: bool = True
+    manager: str = "helm"
+    """what created the job of the chart"""
     deleted: list[str] = field(default_factory=list)
     patched: list[str] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
@@ -55,6 +57,9 @@ class Cluster:
     async def get(self, kind: Kind[Any], name: str, *, namespace: str = "") -> Any:
         if kind.plural == "nodes":
             return msgspec.convert(next(one for one in self.nodes if one["metadata"]["name"] == name), kind.of)
+        if kind.plural == "jobs":
+            fields = [{"manager": self.manager, "operation": "Apply"}, {"manager": "kube-controller-manager"}]
+            return msgspec.convert({"metadata": {"name": name, "managedFields": fields}}, kind.of)
         if not self.installed:
             raise ApiError("GET", 404, "NotFound", "")
         return msgspec.convert({"metadata": {"name": name}, "template": {"spec": {"hostPID": True}}}, kind.of)
@@ -142,3 +147,16 @@ def test_after_an_uninstallation_the_template_comes_from_the_chart_and_the_names
     cluster = Cluster([node("left")], ends={"left": REMOVED}, installed=False)
     assert cleaned(cluster, "left")[0] == "node left: files removed"
     assert cluster.deleted[-1] == f"namespaces {NAMESPACE}"
+
+
+@pytest.mark.parametrize("manager", ["helm", "helm-controller", "argocd-controller", "terraform-provider-helm"])
+def test_the_job_of_the_chart_removes_what_agents_left_if_it_was_created_as_a_hook(manager: str) -> None:
+    cluster = cast(Client, Cluster([node("a")], manager=manager))
+    assert asyncio.run(why_no_removal(cluster)) is None
+
+
+@pytest.mark.parametrize("manager", ["kubectl", "kubectl-client-side-apply", "kustomize-controller"])
+def test_it_removes_nothing_if_a_tool_that_knows_no_hooks_applied_it_at_the_installation(manager: str) -> None:
+    said = asyncio.run(why_no_removal(cast(Client, Cluster([node("a")], manager=manager))))
+    assert said is not None
+    assert said.startswith(f"{manager} applied this job, which is a hook for the uninstallation, so nothing is removed")

@@ -263,16 +263,22 @@ def mps(node: str) -> None:
     metavar="NAME=VALUE",
     help="If cotenant was uninstalled before: a value of the chart, such as agent.image; repeatable.",
 )
-def clean(kubeconfig: Path | None, nodes: tuple[str, ...], assignments: tuple[str, ...]) -> None:
+@click.option(
+    "--hook", is_flag=True, help="As the job of the chart: do nothing if a tool that knows no hooks applied the job."
+)
+def clean(kubeconfig: Path | None, nodes: tuple[str, ...], assignments: tuple[str, ...], *, hook: bool) -> None:
     """Ends all agents of an installation and removes what they have left on their nodes: annotations, and files that no
     running pod uses. The chart runs this in a job before it is uninstalled."""
     from cotenant.cli.cluster import in_cluster
     from cotenant.kube.install.chart import merged_values
-    from cotenant.kube.install.cleaning import clean_nodes
+    from cotenant.kube.install.cleaning import clean_nodes, why_no_removal
 
     said = merged_values(assignments=assignments)
 
     async def work(client: Any, _namespace: str) -> None:
+        if hook and (why := await why_no_removal(client)):
+            click.echo(why)
+            return
         await clean_nodes(client, click.echo, named=nodes, said=said)
 
     in_cluster(work, None, kubeconfig, None)

@@ -100,6 +100,10 @@ spec:
 {{- end }}
 {{- end }}
 
+{{- /* How long the job of a hook stays after its end. A job cannot be changed, so tools that know no hooks can apply
+another version of it only if the last one is gone. */}}
+{{- define "cotenant.jobSeconds" -}}120{{- end }}
+
 {{- /* The pod and the container of a hook: least rights, no root, a folder for temporary files. */}}
 {{- define "cotenant.jobPod" -}}
 serviceAccountName: {{ .account }}

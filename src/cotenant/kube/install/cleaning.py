@@ -12,16 +12,33 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.client import Client, Selection
 from cotenant.kube.api.decoding import NODES, PODS
 from cotenant.kube.api.listing import listed
-from cotenant.kube.api.names import AGENT, MPS, NAMESPACE, selector_of
+from cotenant.kube.api.names import AGENT, CLEANUP, MPS, NAMESPACE, selector_of
 from cotenant.kube.api.objects import Node, is_ready
 from cotenant.kube.codec.inventory import SAID
 from cotenant.kube.codec.withdrawing import take_back
-from cotenant.kube.install.kinds import Key, delete_found
+from cotenant.kube.install.kinds import Key, delete_found, found
 from cotenant.kube.install.node_files import FOLDERS, Say, removal_template, remove_files
 
 AGENTS_S = 90.0
 """How long agents may take to end."""
 LOOK_S = 0.5
+WITHOUT_HOOKS = ("kubectl", "kustomize")
+"""How the names of tools begin that apply hooks of a chart like all other objects: `helm template | kubectl apply`, or
+Flux with a folder of manifests."""
+
+
+async def why_no_removal(client: Client) -> str | None:
+    """Return why the job of the chart must remove nothing: a tool that knows no hooks applied it with everything else,
+    at the installation. None if it was created as a hook, or if there is no job."""
+    job = await found(client, Key("Job", CLEANUP, NAMESPACE))
+    tools = [str(one.get("manager", "")) for one in job.metadata.managed_fields] if job is not None else []
+    applied = next((name for name in tools if name.startswith(WITHOUT_HOOKS)), None)
+    if applied is None:
+        return None
+    return (
+        f"{applied} applied this job, which is a hook for the uninstallation, so nothing is removed. Before you delete "
+        "the objects of the chart, run `cotenant kube clean`"
+    )
 
 
 async def clean_nodes(

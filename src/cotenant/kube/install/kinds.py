@@ -25,6 +25,7 @@ PLURALS = {
     "PersistentVolumeClaim": ("persistentvolumeclaims", "api/v1"),
     "Deployment": ("deployments", "apis/apps/v1"),
     "DaemonSet": ("daemonsets", "apis/apps/v1"),
+    "Job": ("jobs", "apis/batch/v1"),
     "ClusterRole": ("clusterroles", _RBAC),
     "ClusterRoleBinding": ("clusterrolebindings", _RBAC),
     "Role": ("roles", _RBAC),
@@ -46,9 +47,10 @@ PLURALS = {
 
 
 class SeenMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
-    """Metadata with the number of the last change of the specification."""
+    """Metadata with the number of the last change of the specification, and who has written which fields."""
 
     generation: int = 0
+    managed_fields: tuple[dict[str, Any], ...] = ()
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
