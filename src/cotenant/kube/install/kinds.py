@@ -47,7 +47,7 @@ PLURALS = {
 
 
 class SeenMetadata(Metadata, frozen=True, kw_only=True, rename="camel"):
-    """Metadata with the number of the last change of the specification, and who has written which fields."""
+    """Metadata with the number of the last change of the specification, and the tools that wrote its fields."""
 
     generation: int = 0
     managed_fields: tuple[dict[str, Any], ...] = ()
