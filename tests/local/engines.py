@@ -123,7 +123,7 @@ def finish(engine: Engine, job: str, code: int = 0, outcome: Outcome = "exited")
     record = engine.queries.find(job)
     started = record.started or 0.0
     end = Exit(outcome=outcome, code=code, signal=None, started=started, ended=started + 1, error=None, peak_mib=1)
-    engine._on_run_change(record.id, record.attempts, Status("ended", exit=end))
+    engine.run_changes.on_change(record.id, record.attempts, Status("ended", exit=end))
 
 
 def placed(job: str, request: JobRequest, **fields: Any) -> PlacedJob:

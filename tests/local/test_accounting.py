@@ -242,8 +242,8 @@ async def test_a_changed_file_of_accounts_counts_for_jobs_that_run_and_wait(tmp_
         path.write_text(f"version: 1\ngroups: {{vision: {{users: [{name}], weight: 2}}}}\ndefault: {{gpus: 1}}\n")
         views = {view.account: view for view in engine.reload_accounts()}
         assert (views["others/ada"].gpus, views["others/ada"].most_gpus) == (1.0, 1.0)
-        assert engine._tenants.placed[first].placement.job.account == ("others", "ada")
-        assert {job.account for job in engine._queue.jobs.values()} == {("others", "ada"), ("others", "bob")}
+        assert engine.parts.tenants.placed[first].placement.job.account == ("others", "ada")
+        assert {job.account for job in engine.parts.queue.jobs.values()} == {("others", "ada"), ("others", "bob")}
         path.write_text("version: 1\nusers: {nobody-has-this-name: {}}\n")
         with pytest.raises(InputError, match="no user 'nobody-has-this-name'"):
             engine.reload_accounts()

@@ -126,7 +126,7 @@ def runs(engine: Engine, job: str) -> None:
     """As if its supervisor had been found to run; its files are written by another thread."""
     folder = engine.queries.folder(engine.queries.find(job))
     until(lambda: (folder.parent / "limits").exists())
-    engine._on_run_change(job, engine.queries.find(job).attempts, Status("running"))
+    engine.run_changes.on_change(job, engine.queries.find(job).attempts, Status("running"))
 
 
 @with_engine
@@ -140,7 +140,7 @@ def test_a_running_job_gets_another_priority_name_and_time_limit(engine: Engine)
     assert (core.demand.priority, core.limit) == (-3, 1210.0)
     orders = json.loads((engine.queries.folder(engine.queries.find(job)) / "orders").read_text())
     assert (orders["time_s"], orders.get("paused", False)) == (1200.0, False)
-    engine._tenants.placed[job] = replace(engine.queries.placed[job], started=time.time() - 3600)
+    engine.parts.tenants.placed[job] = replace(engine.queries.placed[job], started=time.time() - 3600)
     with pytest.raises(InputError, match="has run for 01:00:00 already"):
         engine.change(job, JobChange(time_s=1800.0))
 
@@ -154,7 +154,7 @@ def test_a_running_job_gets_only_what_is_free_on_its_gpu(engine: Engine) -> None
     with pytest.raises(InputError, match=f"{job} cannot have that on GPU 0, where it runs"):
         engine.change(job, JobChange(memory="500MiB"))
     engine.change(job, JobChange(memory="400MiB"))
-    assert engine._tenants.cluster.at(0).memory[0] == 1024 - 600 - 400
+    assert engine.parts.tenants.cluster.at(0).memory[0] == 1024 - 600 - 400
     assert str(400 << 20) in limits_of(engine, job)
     with pytest.raises(InputError, match="its present use is not known, so it cannot be lowered to 100 MiB"):
         engine.change(job, JobChange(memory="100MiB"))
@@ -162,7 +162,7 @@ def test_a_running_job_gets_only_what_is_free_on_its_gpu(engine: Engine) -> None
         engine.change(job, JobChange(memory="400MiB:410MiB"))
     finish(engine, neighbour)
     finish(engine, job)
-    assert engine._tenants.cluster.at(0).memory == (1024, 1024)
+    assert engine.parts.tenants.cluster.at(0).memory == (1024, 1024)
 
 
 def limits_of(engine: Engine, job: str) -> str:

@@ -50,7 +50,7 @@ def in_company(
                 engine.submit(request(workload="resident"))
             engine.schedule()
             assert engine.queries.job(newcomer).state == "starting", engine.queries.why(newcomer)
-            return then(engine, journal, resident, newcomer, engine._tenants.placed[newcomer].since)
+            return then(engine, journal, resident, newcomer, engine.parts.tenants.placed[newcomer].since)
 
     return asyncio.run(scene())
 
@@ -137,7 +137,7 @@ def test_the_first_pair_is_tried_once_one_of_the_two_was_measured_alone(tmp_path
             assert learned, "so that the queue is looked at again"
             engine.schedule()
             assert engine.queries.job(newcomer).state == "starting", "no other job waits"
-            together(engine, {resident: 20, newcomer: 40}, engine._tenants.placed[newcomer].since)
+            together(engine, {resident: 20, newcomer: 40}, engine.parts.tenants.placed[newcomer].since)
             assert [event.job for event in events(journal, "reverting")] == [newcomer]
             assert gain_expected(engine) < 0, "and the pair is not tried again"
 
@@ -183,7 +183,7 @@ def test_a_poisoned_observation_is_refused_and_said_once(tmp_path: Path, poison:
 def test_a_pair_is_parted_once_only(tmp_path: Path) -> None:
     def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
         together(engine, {resident: 30, newcomer: 40}, since)
-        placement, asked = engine._tenants.placed[newcomer].placement, request(workload="newcomer")
+        placement, asked = engine.parts.tenants.placed[newcomer].placement, request(workload="newcomer")
         engine.interference.remove(newcomer, since + 30)
         engine.interference.add(
             PlacedJob(placement=placement, request=asked, gpu_type="V100", crowding=2.0, since=since + 40)
@@ -240,7 +240,7 @@ def test_the_smallest_share_that_holds_is_given_and_enforced_and_survives_a_rest
             engine.profiles.add(BERT)  # 20 ms alone, half of the card
             job = engine.submit(request(workload="bert", batch=32, latency_s=0.05)).id
             engine.schedule()
-            demand = engine._tenants.placed[job].placement.job.demand
+            demand = engine.parts.tenants.placed[job].placement.job.demand
             assert demand.compute == 200, "50 % of 20 ms at 20 % of the card is 50 ms"
             return job
 
@@ -248,7 +248,7 @@ def test_the_smallest_share_that_holds_is_given_and_enforced_and_survives_a_rest
         with one_card(tmp_path) as (engine, _):
             engine.profiles.remove(engine.profiles.find())
             engine.recover()
-            assert engine._tenants.placed[job].placement.job.demand.compute == 200
+            assert engine.parts.tenants.placed[job].placement.job.demand.compute == 200
             assert engine.queries.job(job).gpus == (0,)
             assert engine.queries.gpus()[0].free_compute == 800
 
@@ -261,7 +261,7 @@ def test_a_violation_is_an_event_once_a_minute_and_counted_each_time(tmp_path: P
             engine.profiles.add(BERT)
             engine.submit(request(workload="bert", batch=32, latency_s=0.05))
             engine.schedule()
-            (job,) = engine._tenants.placed
+            (job,) = engine.parts.tenants.placed
             for second in range(90):
                 engine.interference.handle(Reported(job, 1000.0 + second, steps(n=10, wall_s=1.0)))
             said = [event.text for event in events(journal, "slo-violated")]
@@ -322,7 +322,7 @@ def test_who_comes_beside_a_server_and_breaks_its_promise_leaves_and_does_not_co
         assert f"steps of {server} take 200 ms beside it; its objective is 80 ms" in event.text
         assert journal.job(newcomer).stop == "revert"
         again = engine.submit(request(workload="newcomer")).id
-        engine._tenants.remove(newcomer)
+        engine.parts.tenants.remove(newcomer)
         engine.schedule()
         assert engine.queries.job(again).state == "queued"
         assert "keep the speed they were promised" in (engine.queries.job(again).reason or "")

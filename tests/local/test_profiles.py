@@ -53,7 +53,7 @@ def started(engine: Engine, **wishes: Any) -> tuple[str, float]:
     """A job on the card, and when it came."""
     job = engine.submit(request(**wishes)).id
     engine.schedule()
-    return job, engine._tenants.placed[job].since
+    return job, engine.parts.tenants.placed[job].since
 
 
 def test_a_job_that_is_alone_gets_a_profile_from_its_reports(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_the_card_was_seen_to_do_is_in_the_profile(tmp_path: Path) -> None:
                 card = GpuUsage(
                     uuid="GPU-0", used_mib=None, utilisation=None, processes=(), bandwidth=40, pcie_mib_s=pcie_mib_s
                 )
-                engine._devices._used = usage_by_job([Running(job=job, gpus=(0,), supervisor=1)], [card])
+                engine.parts.devices._used = usage_by_job([Running(job=job, gpus=(0,), supervisor=1)], [card])
                 last = reports(engine, job, last, int(OBSERVE_S) // 2 + 1)
             return engine.profiles.find()
 
@@ -108,15 +108,15 @@ def test_the_peak_follows_a_job_after_its_first_measurement(tmp_path: Path) -> N
     async def scene() -> None:
         with one_card(tmp_path) as (engine, _):
             job, since = started(engine)
-            engine._devices._used = {job: JobUsage(memory_mib=300)}
+            engine.parts.devices._used = {job: JobUsage(memory_mib=300)}
             last = reports(engine, job, since, int(OBSERVE_S) + 2)
             assert peak_of(engine) == 300
-            engine._devices._used = {job: JobUsage(memory_mib=900)}
+            engine.parts.devices._used = {job: JobUsage(memory_mib=900)}
             last = reports(engine, job, last, int(STORED_EVERY_S))
             assert peak_of(engine) == 900
-            engine._devices._used = {job: JobUsage(memory_mib=901)}
+            engine.parts.devices._used = {job: JobUsage(memory_mib=901)}
             last = reports(engine, job, last, 1)
-            engine._devices._used = {job: JobUsage(memory_mib=200)}
+            engine.parts.devices._used = {job: JobUsage(memory_mib=200)}
             last = reports(engine, job, last, 1)
             engine.interference.remove(job, last)
             assert peak_of(engine) == 901, "a job that ends leaves what it used last"
@@ -133,7 +133,7 @@ def test_the_peak_rises_beside_a_neighbour_too_but_a_job_that_was_never_measured
             engine.profiles.add(msgspec.structs.replace(BERT, memory_mib=100.0))
             one, since = started(engine, workload="bert", batch=32)
             other, _ = started(engine, workload="other")
-            engine._devices._used = {one: JobUsage(memory_mib=118), other: JobUsage(memory_mib=50)}
+            engine.parts.devices._used = {one: JobUsage(memory_mib=118), other: JobUsage(memory_mib=50)}
             engine.interference.tick(since + 1)
             engine.interference.remove(one, since + 2)
             assert peak_of(engine) == 118, "it came near its limit, so the next one gets more"
@@ -145,7 +145,7 @@ def test_a_job_that_is_held_to_a_share_says_how_much_memory_its_workload_needs(t
     async def scene() -> list[JobProfile]:
         with one_card(tmp_path) as (engine, _):
             job, since = started(engine, compute="30%")
-            engine._devices._used = {job: JobUsage(memory_mib=300, utilisation=20.0)}
+            engine.parts.devices._used = {job: JobUsage(memory_mib=300, utilisation=20.0)}
             reports(engine, job, since, int(OBSERVE_S) + 2)
             return engine.profiles.find()
 

@@ -19,7 +19,7 @@ def test_gpus_tenants_and_the_queue_are_sampled(tmp_path: Path) -> None:
             for _ in range(4):
                 engine.submit(JobRequest(command=("train",), cwd="/", memory="600MiB", compute="50%", batch=32))
             engine.schedule()
-            samples = {one.entity: one.values for one in samples_of(engine.queries, engine._tenants)}
+            samples = {one.entity: one.values for one in samples_of(engine.queries, engine.parts.tenants)}
             assert samples[Entity(GPU, "GPU-0")] == {
                 "memory_allocated_mib": 600,
                 "memory_used_mib": None,
@@ -31,7 +31,7 @@ def test_gpus_tenants_and_the_queue_are_sampled(tmp_path: Path) -> None:
             assert samples[Entity(TENANT, "j-000001", owner=own_account().owner.user)]["memory_limit_mib"] == 600
             assert samples[Entity(TENANT, "j-000001", owner=own_account().owner.user)]["batch"] == 32
             assert samples[THE_QUEUE] == {"waiting": 2, "running": 2}
-            recording = asyncio.create_task(record_history(history, engine.queries, engine._tenants))
+            recording = asyncio.create_task(record_history(history, engine.queries, engine.parts.tenants))
             async with asyncio.timeout(60):
                 while not history.rows:
                     await asyncio.sleep(0.01)
@@ -46,7 +46,7 @@ def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
         with engine_on(tmp_path) as (engine, _):
             history = History.open(tmp_path / "history.db")
             history._database.execute("PRAGMA query_only = ON")  # as a disk that has become read-only
-            recording = asyncio.create_task(record_history(history, engine.queries, engine._tenants))
+            recording = asyncio.create_task(record_history(history, engine.queries, engine.parts.tenants))
             await asyncio.sleep(0.2)
             assert not recording.done()
             recording.cancel()

@@ -194,10 +194,10 @@ async def test_reservations_end_and_one_that_cannot_be_read_is_left_out(tmp_path
         journal.remember(f"{PREFIX}r-000077", "{")
         now = [time.time()]
         read = Reservations(journal, lambda: now[0])
-        assert [one.id for one in read.views(engine._devices.machine)] == [made.id]
+        assert [one.id for one in read.views(engine.parts.devices.machine)] == [made.id]
         assert read.next_change() == made.end
         now[0] += 61
-        assert read.views(engine._devices.machine) == []
+        assert read.views(engine.parts.devices.machine) == []
         assert read.next_change() is None
         read.expire()
         assert journal.recall(PREFIX + made.id) is None

@@ -20,10 +20,11 @@ from cotenant.local import handlers, streams
 from cotenant.local.admission import RefusedError
 from cotenant.local.authority import authorise
 from cotenant.local.endpoint import Endpoint, May, json_response
-from cotenant.local.engine import Engine, ListedError
+from cotenant.local.engine import Engine
 from cotenant.local.identity import CALLER, Callers, Identify, caller_of
 from cotenant.local.openapi import describe
 from cotenant.local.refusals import ForbiddenError, UnknownError
+from cotenant.local.submissions import ListedError
 from cotenant.wire.cleaning import Cleaned, CleanRequest
 from cotenant.wire.explanation import WhatIf, WhatIfRequest
 from cotenant.wire.local import (

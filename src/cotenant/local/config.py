@@ -22,6 +22,7 @@ from cotenant.local.isolation import JobIsolation
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.journal import Journal
 from cotenant.local.mig_layouts import Layouts
+from cotenant.local.owners import Owner
 from cotenant.node.containment import Containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.host_memory import NO_LIMIT, HostMemory
@@ -96,6 +97,8 @@ class Settings:
     """the file that they were read from, and can be read from again"""
     idle: IdleSettings = IdleSettings()  # noqa: RUF009 -- frozen
     """when a job is idle, and what becomes of it"""
+    is_administrator: Callable[[Owner], bool] = lambda owner: True
+    """whether a user is an administrator"""
     keep: PruneRequest = KEEP_ALL
     """which folders of ended jobs are removed every hour; without limits, none"""
     draw: Draw = random.randrange

@@ -164,6 +164,7 @@ def run(options: Options, pages: MakePages | None = None) -> None:
             history=_history(options, stack, notes),
             decisions=_decisions(options, stack, notes),
         )
+        callers = Callers(admin_group=None if options.system is None else find_admin_group(options.system.admin_group))
         settings = Settings(
             policy=options.policy,
             queue=options.queue,
@@ -174,12 +175,11 @@ def run(options: Options, pages: MakePages | None = None) -> None:
             tuning=Tuning(probe=Seconds(options.probe_s)),
             observe=Seconds(options.look_s),
             idle=options.idle,
+            is_administrator=lambda owner: callers.of_uid(owner.uid, owner.gid).administrator,
             keep=options.keep,
         )
         engine = Engine(resources, settings)
         engine.queries.notes += notes
-        callers = Callers(admin_group=None if options.system is None else find_admin_group(options.system.admin_group))
-        engine.is_administrator = lambda owner: callers.of_uid(owner.uid, owner.gid).administrator
         if browsers is not None and pages is not None:
             host, port = browsers.getsockname()
             engine.pages = pages(engine, options.state, f"http://{host}:{port}", callers)

@@ -16,7 +16,6 @@ from msgspec.structs import replace as replaced
 
 from cotenant import __version__
 from cotenant.core.cluster import Node
-from cotenant.core.fragmentation.online import Learner
 from cotenant.core.isolation import Granted, Refused, Rung
 from cotenant.core.model import Job, Placement, Slot
 from cotenant.core.placement.deciding import account_of, queue_position
@@ -25,24 +24,13 @@ from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local import attempts
-from cotenant.local.accounting import Accounting
-from cotenant.local.admission import Admission, predicts
-from cotenant.local.array_bounds import ArrayBounds
+from cotenant.local.admission import predicts
 from cotenant.local.array_views import array_view, find_element
-from cotenant.local.backoff import Backoff
-from cotenant.local.config import Resources
-from cotenant.local.dependencies import Dependencies
-from cotenant.local.devices import Devices
 from cotenant.local.events import Event
 from cotenant.local.foresight import Foresight
-from cotenant.local.grants import JobGrants
-from cotenant.local.holds import Holds
-from cotenant.local.idle import IdleJobs
 from cotenant.local.isolation import rung_of
-from cotenant.local.job_queue import JobQueue
 from cotenant.local.job_slices import NO_FAULTS, SliceFaults
 from cotenant.local.journal import ArrayRecord
-from cotenant.local.launching import Launcher
 from cotenant.local.lifecycle import (
     ACTIVE,
     ENDED,
@@ -58,20 +46,14 @@ from cotenant.local.lifecycle import (
 )
 from cotenant.local.mig_layouts import slices_of
 from cotenant.local.owners import Owner
+from cotenant.local.parts import Parts
 from cotenant.local.refusals import UnknownError
-from cotenant.local.reservations import Reservations
-from cotenant.local.run_orders import RunOrders
-from cotenant.local.runs import Runs
-from cotenant.local.tenants import PlacedJob, Tenants
+from cotenant.local.tenants import PlacedJob
 from cotenant.local.terminals import terminal_path
 from cotenant.local.tuner import read_history
-from cotenant.local.unmanaged import Unmanaged
-from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import WaitReasons, explain, gpu_views, job_view
 from cotenant.node.devices.backend import GpuUsage
-from cotenant.node.interference import InterferenceMonitor
 from cotenant.node.launch import ISOLATION
-from cotenant.node.tuning import Tuner
 from cotenant.wire.dependencies import parse_dependencies
 from cotenant.wire.local import (
     AccountView,
@@ -108,38 +90,16 @@ MOST_EVENTS = 200
 class Queries:
     """What the parts of the daemon know of its jobs and GPUs."""
 
-    def __init__(
-        self,
-        resources: Resources,
-        devices: Devices,
-        learner: Learner,
-        admission: Admission,
-        queue: JobQueue,
-        backoff: Backoff,
-        holds: Holds,
-        dependencies: Dependencies,
-        bounds: ArrayBounds,
-        launcher: Launcher,
-        runs: Runs,
-        tenants: Tenants,
-        tuner: Tuner,
-        interference: InterferenceMonitor,
-        unrecorded: UnrecordedCancels,
-        grants: JobGrants,
-        accounting: Accounting,
-        unmanaged: Unmanaged,
-        idle: IdleJobs,
-        reservations: Reservations,
-        orders: RunOrders,
-    ) -> None:
-        self._resources, self._journal, self._devices = resources, resources.journal, devices
-        self._learner, self._admission, self._queue = learner, admission, queue
-        self._launcher, self._runs, self._tenants = launcher, runs, tenants
-        self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
-        self._grants, self._backoff, self._holds, self._dependencies = grants, backoff, holds, dependencies
-        self._accounting, self._unmanaged, self._idle = accounting, unmanaged, idle
-        self._bounds, self._reservations, self._orders = bounds, reservations, orders
-        self.foresight = Foresight(learner, admission, queue, tenants, time.time)
+    def __init__(self, parts: Parts) -> None:
+        self._resources, self._journal, self._devices = parts.resources, parts.journal, parts.devices
+        self._learner, self._admission, self._queue = parts.learner, parts.admission, parts.queue
+        self._launcher, self._runs, self._tenants = parts.launcher, parts.runs, parts.tenants
+        self._tuner, self._interference, self._unrecorded = parts.tuner, parts.interference, parts.unrecorded
+        self._grants, self._backoff, self._holds = parts.grants, parts.backoff, parts.holds
+        self._accounting, self._unmanaged, self._idle = parts.accounting, parts.unmanaged, parts.idle
+        self._dependencies, self._bounds, self._reservations = parts.dependencies, parts.bounds, parts.reservations
+        self._orders = parts.orders
+        self.foresight = Foresight(parts.learner, parts.admission, parts.queue, parts.tenants, time.time)
         self.set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
         self.notes: list[str] = []
