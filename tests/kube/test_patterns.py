@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.kube.codec.patterns import LONGEST, PatternError, compile_pattern
+from cotenant.kube.codec.cel.patterns import LONGEST, PatternError, compile_pattern
 
 
 def is_in(pattern: str, text: str, steps: int = 1_000_000) -> bool:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs that selectors select: evaluated once for GPUs that are alike, within budgets."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.codec import cel, selecting
+from cotenant.kube.codec import selecting
+from cotenant.kube.codec.cel.parser import Expression
 from cotenant.kube.codec.claims import DRIVER
 from cotenant.kube.codec.devices import attributes_of
 from cotenant.kube.codec.selecting import Fleet
@@ -29,7 +31,7 @@ def fleet(*machines: Machine, before: Fleet | None = None) -> Fleet:
 
 def test_gpus_that_are_alike_are_evaluated_once_also_after_a_node_changed() -> None:
     n1, n2 = machine("n1"), machine("n2", "A100")
-    with patch.object(cel.Expression, "evaluate", autospec=True, side_effect=cel.Expression.evaluate) as evaluated:
+    with patch.object(Expression, "evaluate", autospec=True, side_effect=Expression.evaluate) as evaluated:
         first = fleet(n1, n2)
         assert first.selected((IS_T4,)).by_node == {"n1": {"GPU-n1-0", "GPU-n1-1"}}
         assert evaluated.call_count == 2  # one for each type
@@ -43,13 +45,42 @@ def test_gpus_that_are_alike_are_evaluated_once_also_after_a_node_changed() -> N
         assert evaluated.call_count == 3
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "has(OWN.numaNode)",
+        "'numaNode' in OWN",
+        "'numa' + 'Node' in OWN",
+        "OWN[?'numaNode'].hasValue()",
+        "OWN.?numaNode.orValue(7) == 1",
+        "OWN.numaNode == 1",
+        "OWN['numa' + 'Node'] == 1",
+        "OWN.exists(name, name == 'numaNode')",
+        "OWN.map(name, name).size() == COUNT",
+        "size(OWN) == COUNT",
+        "OWN.size() == COUNT",
+        "OWN != {} && cel.bind(own, OWN, has(own.numaNode))",
+        "[OWN][0].map(name, OWN[name] == 1 && name == 'numaNode').exists(x, x)",
+        "OWN.index == 9 ? false : 'numaNode' in OWN",
+    ],
+)
+def test_gpus_are_alike_only_if_they_agree_in_what_was_read(text: str) -> None:
+    alike = [Gpu(uuid=f"GPU-{number}", type="T4", memory=MiB(16_000)) for number in range(3)]
+    gpus = (*alike[:2], replace(alike[2], numa=1))
+    node = Machine(name="n", gpus=gpus)
+    count = len(attributes_of(node, Vendor.NVIDIA)[2])
+    own = text.replace("OWN", f"device.attributes['{DRIVER}']").replace("COUNT", str(count))
+    assert fleet(node).selected((own,)).uuids == {"GPU-2"}
+    assert fleet(Machine(name="n", gpus=gpus[::-1])).selected((own,)).uuids == {"GPU-2"}
+
+
 def test_answers_about_gpus_that_are_gone_are_forgotten() -> None:
     by_uuid = f"device.attributes['{DRIVER}'].uuid.startsWith('GPU-')"
     known = fleet(machine("n0"))
     for number in range(1, 20):
         known = fleet(machine(f"n{number}"), before=known)
         known.selected((by_uuid,))
-    assert len(known._answers[by_uuid]) <= 6
+    assert len(known._answers[by_uuid].known) <= 6
 
 
 def test_a_selector_has_a_budget_for_a_gpu_and_one_for_all() -> None:

@@ -3,11 +3,11 @@
 """Which GPUs of a cluster the CEL selectors of claims and device classes select.
 
 A selector sees what the ResourceSlice of a node says about its devices. Expressions are input of users: one evaluation
-and all of a request have budgets of steps. GPUs that agree in what an expression reads are evaluated once, also if
-other nodes of the cluster change.
+and all of a request have budgets of steps. Which attributes an evaluation reads is noted: GPUs that agree in these have
+the same answer, so they are evaluated once, also if other nodes of the cluster change.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MIB_BYTES
 from cotenant.errors import InputError
-from cotenant.kube.codec.cel import Budget, BudgetError, CelError, Expression, Quantity, parse, version
+from cotenant.kube.codec.cel.functions import version
+from cotenant.kube.codec.cel.parser import Expression, parse
+from cotenant.kube.codec.cel.values import Budget, BudgetError, CelError, Quantity
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
 
@@ -26,6 +28,8 @@ STEPS, STEPS_PER_GPU = 250_000, 30
 MOST_SELECTORS = 64
 MOST_KNOWN = 256
 """Sets of selectors whose answers are kept."""
+MOST_READS = 8
+"""Sets of attributes that evaluations of one expression have read, by which answers are found again."""
 
 Attributes = Callable[[Machine, Vendor], list[dict[str, Any]]]
 """The attributes of each GPU of a machine, as its ResourceSlice has them."""
@@ -45,35 +49,72 @@ class Selected:
         return frozenset().union(*self.by_node.values())
 
 
+Reads = frozenset[str] | None
+"""The attributes that an evaluation has read, by their qualified names, also those that are not there; None: all."""
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What an evaluation reads."""
+
+    names: set[str] = field(default_factory=set)
+    everything: bool = False
+
+    @property
+    def reads(self) -> Reads:
+        return None if self.everything else frozenset(self.names)
+
+
+class _Attributes(Mapping[str, Any]):
+    """The attributes of a device in one domain. Notes which of them are read."""
+
+    def __init__(self, domain: str, values: Mapping[str, Any], noted: _Noted) -> None:
+        self._domain, self._values, self._noted = domain, values, noted
+
+    def __contains__(self, name: object) -> bool:
+        self._noted.names.add(f"{self._domain}/{name}")
+        return name in self._values
+
+    def __getitem__(self, name: str) -> Any:
+        self._noted.names.add(f"{self._domain}/{name}")
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._noted.everything = True
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        self._noted.everything = True
+        return len(self._values)
+
+
 @dataclass(frozen=True, slots=True)
 class _Device:
     node: str
     gpu: Gpu
     attributes: Mapping[str, Any]
     """By their qualified names."""
-    keys: dict[frozenset[str] | None, object] = field(default_factory=dict, compare=False)
-    """What expressions that read these names can read of it."""
+    keys: dict[Reads, object] = field(default_factory=dict, compare=False)
+    """What evaluations that read these attributes find."""
 
-    def read_by(self, names: frozenset[str] | None) -> object:
-        """What an expression can read: devices that agree in it have the same answer."""
-        found = self.keys.get(names)
+    def found_by(self, reads: Reads) -> object:
+        """What an evaluation that reads these attributes finds: devices that agree in it have the same answer."""
+        found = self.keys.get(reads)
         if found is None:
-            read = [
-                (name, value)
-                for name, value in self.attributes.items()
-                if names is None or name.rpartition("/")[2] in names
-            ]
-            found = *read, self.gpu.memory_capacity, self.gpu.compute_capacity
-            self.keys[names] = found
+            names = self.attributes if reads is None else reads & self.attributes.keys()
+            read = sorted((name, type(self.attributes[name]), self.attributes[name]) for name in names)
+            found = reads, *read, self.gpu.memory_capacity, self.gpu.compute_capacity
+            self.keys[reads] = found
             if len(self.keys) > MOST_KNOWN:
                 del self.keys[next(iter(self.keys))]
         return found
 
-    def as_variable(self, driver: str) -> dict[str, Any]:
-        attributes: dict[str, dict[str, Any]] = {}
+    def as_variable(self, driver: str, noted: _Noted) -> dict[str, Any]:
+        domains: dict[str, dict[str, Any]] = {}
         for name, value in self.attributes.items():
             domain, _, short = name.rpartition("/")
-            attributes.setdefault(domain, {})[short] = value
+            domains.setdefault(domain, {})[short] = value
+        attributes = {domain: _Attributes(domain, values, noted) for domain, values in domains.items()}
         capacity = {
             "memory": Quantity(Fraction(int(self.gpu.memory_capacity) * MIB_BYTES)),
             "compute": Quantity(Fraction(int(self.gpu.compute_capacity) // 10)),
@@ -84,6 +125,29 @@ class _Device:
             "capacity": {driver: capacity},
             "allowMultipleAllocations": True,
         }
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What a selector says about devices; a text says why it has no value."""
+
+    reads: list[Reads] = field(default_factory=list)
+    known: dict[object, bool | str] = field(default_factory=dict)
+
+    def about(self, device: _Device) -> bool | str | None:
+        """None if it is not known. An evaluation that reads the same values as an earlier one ends as that one did."""
+        for reads in self.reads:
+            found = self.known.get(device.found_by(reads))
+            if found is not None:
+                return found
+        return None
+
+    def keep(self, device: _Device, reads: Reads, answer: bool | str) -> None:
+        if reads not in self.reads:
+            if len(self.reads) >= MOST_READS:
+                return
+            self.reads.append(reads)
+        self.known[device.found_by(reads)] = answer
 
 
 class Fleet:
@@ -101,8 +165,7 @@ class Fleet:
         self._machines, self._attributes = list(machines), attributes
         self._found: list[_Device] | None = None
         self._by_machine: dict[str, tuple[Machine, list[_Device]]] = {} if before is None else before._by_machine
-        self._answers: dict[str, dict[object, bool | str]] = {} if before is None else before._answers
-        """what each selector says about devices; a text says why it has no value"""
+        self._answers: dict[str, _Answers] = {} if before is None else before._answers
         self._known: dict[tuple[str, ...], Selected | str] = {}
 
     @property
@@ -157,19 +220,19 @@ class Fleet:
         """The devices that one selector keeps. One for which it has no value, such as for an attribute that is not
         there, is not kept."""
         what, failed = f"selector {printable(text[:120])}", ""
-        answers = self._answers.setdefault(text, {})
+        answers = self._answers.setdefault(text, _Answers())
         if len(self._answers) > MOST_KNOWN:
             del self._answers[next(iter(self._answers))]
-        if len(answers) > 2 * len(self._devices):  # most are about GPUs that are gone
-            answers.clear()
+        if len(answers.known) > 2 * len(self._devices):  # most are about GPUs that are gone
+            answers.known.clear()
         kept = []
         try:
             expression = parse(text)
             for device in devices:
-                alike = device.read_by(expression.names)
-                answer = answers.get(alike)
+                answer = answers.about(device)
                 if answer is None:
-                    answer = answers[alike] = self._answer(expression, device, budget)
+                    answer, reads = self._answer(expression, device, budget)
+                    answers.keep(device, reads, answer)
                 if answer is True:
                     kept.append(device)
                 elif answer is not False:
@@ -182,19 +245,19 @@ class Fleet:
             raise InputError(f"{what}: none of the {len(devices)} GPUs{among} satisfies it{why}")
         return kept
 
-    def _answer(self, expression: Expression, device: _Device, budget: Budget) -> bool | str:
+    def _answer(self, expression: Expression, device: _Device, budget: Budget) -> tuple[bool | str, Reads]:
         """Whether a device satisfies an expression, or why there is no value, such as of an attribute that is not
-        there; BudgetError if it takes too many steps."""
-        own = Budget(STEPS_EACH)
+        there; and what the evaluation has read. BudgetError if it takes too many steps."""
+        own, noted = Budget(STEPS_EACH), _Noted()
         try:
-            answer = expression.evaluate({"device": device.as_variable(self._driver)}, own)
+            answer = expression.evaluate({"device": device.as_variable(self._driver, noted)}, own)
         except BudgetError:
             raise
         except CelError as error:
-            return str(error)
+            return str(error), noted.reads
         finally:
             budget.take(STEPS_EACH - max(own.left, 0))
-        return answer if isinstance(answer, bool) else "it is neither true nor false"
+        return answer if isinstance(answer, bool) else "it is neither true nor false", noted.reads
 
     def values(self, attribute: str) -> dict[object, frozenset[str]]:
         """The GPUs by the value of an attribute, without those that do not have it."""
