@@ -34,7 +34,7 @@ from cotenant.node.shares import Means, Shares
 from cotenant.wire.local import JobRequest, Pruned
 from cotenant.wire.notices import Notice, Way, When, parse_notice
 from tests.local.daemon import PATIENCE_S, Daemon, running_daemon, until
-from tests.local.engines import TWO_CARDS, Cards
+from tests.local.engines import TWO_CARDS, Cards, engine_on, finish, in_loop
 from tests.local.users import SystemDaemon, a_user, system_daemon
 
 
@@ -106,6 +106,18 @@ def test_commands_are_run_at_their_moments(daemon: Daemon, tmp_path: Path) -> No
         "failed": ["end finished 3"],
         "end": ["end finished 0", "end finished 3"],
     }
+
+
+@in_loop
+async def test_a_run_that_ends_before_it_is_seen_to_run_has_started(tmp_path: Path) -> None:
+    with engine_on(tmp_path) as (engine, journal):
+        wanted = JobRequest(command=("true",), cwd="/", memory="100MiB", notify=("start:true", "end:true"))
+        first, second = (engine.submit(wanted).id for _ in range(2))
+        engine.schedule()
+        finish(engine, first)
+        finish(engine, second, 127, "exec-failed")
+        moments = [json.loads(one.content)["when"] for one in journal.oldest_notices(10)]
+    assert moments == ["start", "end", "end"]
 
 
 def test_a_cancelled_job_has_ended_and_not_failed(daemon: Daemon, tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class RunChanges:
     def _end(self, record: JobRecord, status: attempts.Status) -> bool:
         """Stores the end of a run; whether the job is queued again."""
         if status.exit is not None:
+            if record.state is JobState.STARTING and record.stop is None and status.exit.outcome != "exec-failed":
+                record, _ = self._transitions.apply(record, Started())  # it ended before it was seen to run
             record, end = self._as_victim(record, status.exit)
             ran_out = end.outcome == "out-of-memory"
             more = self._admission.more_memory(request_of(record), of_host=end.of_host) if ran_out else None
