@@ -10,6 +10,7 @@ give the same image.
 import argparse
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,8 +29,20 @@ PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "retrie
 """settings of pip that say how packages are reached; its certificates are another secret"""
 
 
+DIGEST = re.compile(r"\S+@sha256:[0-9a-f]{64}")
+"""of a base image that can be no other one later"""
+
+
 class ImageError(Exception):
     """An image cannot be built; the message says why."""
+
+
+def check_release(version: str, base: str | None) -> None:
+    """ImageError unless the images are of a tagged commit, and their base image is pinned."""
+    if "dev" in version:
+        raise ImageError(f"this tree is {version}, not a release: commit all changes and tag the commit (RELEASE.md)")
+    if not DIGEST.fullmatch(base or ""):
+        raise ImageError("a release needs the digest of its base image: --base docker.io/library/debian:...@sha256:...")
 
 
 def find_builder(named: str | None = None) -> str:
@@ -87,8 +100,11 @@ def revision() -> str:
 
 def build(options: argparse.Namespace) -> None:
     """Builds the images and writes the bill of materials of each into a folder."""
+    if options.release:
+        check_release(options.version, options.base)
     builder = find_builder(options.builder)
     arguments = {"VERSION": options.version, "REVISION": revision(), "BASE": options.base or ""}
+    arguments |= {"SNAPSHOT": "yes"} if options.release or options.snapshot else {}
     out = Path(options.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cotenant-images-") as folder:
@@ -119,6 +135,10 @@ def main() -> None:
     parser.add_argument("--registry", default="localhost", help="before the name of each image; default: %(default)s")
     parser.add_argument("--version", default=find().replace("+", "-"), help="default: %(default)s, of this tree")
     parser.add_argument("--base", help="the Debian image to build from, with its digest; default: that of the recipe")
+    parser.add_argument("--snapshot", action="store_true", help="Debian's packages as of the day of the base image")
+    parser.add_argument(
+        "--release", action="store_true", help="refuse a tree without a tag and a base without a digest; --snapshot"
+    )
     parser.add_argument("--isolation", help="of buildah and podman: `chroot` works in a container without rights")
     parser.add_argument("--out", default="build/images", help="folder for bills of materials; default: %(default)s")
     options = parser.parse_args()

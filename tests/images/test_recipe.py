@@ -178,3 +178,47 @@ def test_a_failed_build_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "buildah").chmod(0o755)
     done = run_release("agent", "--out", str(tmp_path / "out"), path=f"{tmp_path}:/usr/bin:/bin")
     assert (done.returncode, done.stderr.strip()) == (1, "images: buildah failed; its output is above")
+
+
+PINNED = f"docker.io/library/debian:13.7-slim@sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("version", "base", "why"),
+    [
+        ("0.2.0.dev3", PINNED, "this tree is 0.2.0.dev3, not a release"),
+        ("0.2.0", None, "a release needs the digest of its base image"),
+        ("0.2.0", "docker.io/library/debian:13.7-slim", "a release needs the digest of its base image"),
+        ("0.2.0", PINNED[:-1], "a release needs the digest of its base image"),
+    ],
+)
+def test_a_release_is_refused_without_a_tag_and_without_the_digest_of_its_base(
+    version: str, base: str | None, why: str
+) -> None:
+    with pytest.raises(images.ImageError, match=why):
+        images.check_release(version, base)
+    images.check_release("0.2.0", PINNED)
+
+
+def test_a_release_takes_the_packages_of_the_snapshot_that_its_base_names(tmp_path: Path) -> None:
+    (tmp_path / "buildah").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n')
+    (tmp_path / "buildah").chmod(0o755)
+    words = ("agent", "--release", "--version", "0.2.0", "--base", PINNED, "--out", str(tmp_path / "out"))
+    done = run_release(*words, path=f"{tmp_path}:/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr
+    for line in (tmp_path / "called").read_text().splitlines():
+        assert f"--build-arg BASE={PINNED} --build-arg SNAPSHOT=yes" in line
+
+
+def test_apt_reads_the_snapshot_that_the_list_of_sources_names(tmp_path: Path) -> None:
+    file = tmp_path / "debian.sources"
+    kept = "Suites: trixie\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+    place = "http://archive.example/debian/20260901T000000Z"
+    file.write_text(f"Types: deb\n# {place}\nURIs: http://mirror.example/debian\n{kept}")
+    script = [str(FOLDER / "debian-snapshot"), str(file)]
+    subprocess.run(script, check=True)
+    assert file.read_text() == f"Types: deb\nURIs: {place}\nCheck-Valid-Until: no\n{kept}"
+    file.write_text(f"Types: deb\nURIs: http://mirror.example/debian\n{kept}")
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "names no snapshot" in done.stderr
