@@ -12,7 +12,7 @@ from cotenant.kube.api.names import MPS, NAMESPACE
 from cotenant.kube.codec.claim_requests import DRIVER, MIG
 from cotenant.kube.codec.claims import device_name
 from cotenant.kube.codec.inventory import INVENTORY
-from tests.cluster.api import RefusedError, wait_for
+from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.binaries import KUBERNETES, Binaries
 from tests.cluster.claiming import API, create, make_claim, started
 from tests.cluster.claiming import events_of as claim_events
@@ -257,14 +257,14 @@ def test_an_instance_is_given_by_a_claim_and_slices_say_which_belong_together(en
     (mine,) = gpus_of(engine.cluster.get(path_of("large")))
     (seen,) = engine.said("large")["gpus"]  # CUDA has one prefix for all
     assert seen.removeprefix("GPU-") == mine.removeprefix("MIG-")
-    slices = engine.cluster.get(f"{API}/resourceslices")["items"]
-    devices = [device for one in slices for device in one["spec"].get("devices", ())]
+    # The instances that an administrator has removed above are not stated.
+    slices = wait_for("the slices", lambda: found if len(stated(found := slices_of(engine))) == len(CARDS) + 1 else [])
+    devices = stated(slices)
     profiles = {
         device["attributes"]["uuid"]["string"]: device["attributes"].get("migProfile", {}).get("string")
         for device in devices
     }
     assert profiles[mine] == "3g.20gb"
-    assert len(devices) == len(CARDS) + 1
     counters = [one["name"] for each in slices for one in each["spec"].get("sharedCounters", ())]
     takers = [device["consumesCounters"][0]["counterSet"] for device in devices if "consumesCounters" in device]
     if int(KUBERNETES.split(".")[1]) < 36:
@@ -277,6 +277,15 @@ def test_an_instance_is_given_by_a_claim_and_slices_say_which_belong_together(en
     make_claim(engine, "another", {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}})
     create(engine, "another", STAYS)
     wait_for("the reason", lambda: "no other job uses" in claim_events(engine, "another"))
+
+
+def slices_of(engine: Engine) -> list[Json]:
+    return list(engine.cluster.get(f"{API}/resourceslices")["items"])
+
+
+def stated(slices: list[Json]) -> list[Json]:
+    """The devices of all slices."""
+    return [device for one in slices for device in one["spec"].get("devices", ())]
 
 
 def partition(engine: Engine, layout: str) -> None:

@@ -20,7 +20,7 @@ from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.idle import IdleSettings
 from cotenant.local.journal import Journal
-from cotenant.local.supervisor import Exit, Outcome
+from cotenant.local.run_files import Exit, Outcome
 from cotenant.local.tenants import PlacedJob
 from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.node.devices.vendors import Vendor
@@ -50,6 +50,9 @@ class Cards:
 
     def faults(self) -> dict[str, str]:
         return {}
+
+    def absent(self) -> frozenset[str]:
+        return frozenset()
 
     def close(self) -> None:
         """Nothing is held."""

@@ -31,6 +31,7 @@ for line in sys.stdin:
         "notes": backend.notes,
         "vendor": backend.vendor,
         "faults": backend.faults(),
+        "absent": sorted(backend.absent()),
         "usage": [
             [one.used_mib, one.utilisation, one.processes and [list(process) for process in one.processes]]
             for one in backend.usage(jobs)

@@ -83,6 +83,7 @@ def test_a_layout_that_was_changed_shows_what_is_gone_and_what_is_new(tmp_path: 
             assert uuids(found) == [*uuids(first), instance(3)], "the others keep their indices"
             assert healthy(found) == [True, False, True, True]
             assert found["faults"] == {instance(2): "this MIG instance was removed"}
+            assert found["absent"] == [instance(2)]
             assert found["usage"][0][2] == [[pid, 100, None, None]], "its tenant runs on"
             there.partition(0, None)
             found = adapter.look()
@@ -92,6 +93,7 @@ def test_a_layout_that_was_changed_shows_what_is_gone_and_what_is_new(tmp_path: 
         found = adapter.look()
         assert healthy(found) == [False, False, False, False, True, True]
         assert found["faults"][gpu(2)].startswith("in MIG mode")
+        assert found["absent"] == sorted([instance(1), instance(2), gpu(2), instance(3)])
 
 
 def test_memory_and_processes_are_those_of_the_instance(tmp_path: Path) -> None:

@@ -116,6 +116,15 @@ def test_instances_of_a_card_share_its_counters() -> None:
     assert "consumesCounters" not in plain["spec"]["devices"][0]
 
 
+def test_a_removed_instance_is_not_stated_and_the_others_keep_their_indices() -> None:
+    removed = INSTANCES[0].uuid
+    of_devices, of_counters = slices_for(replace(devices(*INSTANCES), absent=frozenset({removed})), FORMS[0])
+    attributes = [one["attributes"] for one in of_devices["spec"]["devices"]]
+    assert [(one["uuid"]["string"], one["index"]["int"]) for one in attributes] == [("MIG-1", 1), ("MIG-2", 2)]
+    (card,) = of_counters["spec"]["sharedCounters"]
+    assert card["counters"]["memory-mib"] == {"value": "20480"}
+
+
 def test_large_nodes_and_long_names_stay_within_the_limits_of_the_api() -> None:
     gpus = tuple(Gpu(uuid=f"GPU-{i}", healthy=i > 0) for i in range(130))
     made = slices_for(devices(*gpus), FORMS[0], 7)

@@ -41,6 +41,9 @@ class Cards:
     def faults(self) -> dict[str, str]:
         return {}
 
+    def absent(self) -> frozenset[str]:
+        return frozenset()
+
     def close(self) -> None:
         """Nothing is held."""
 

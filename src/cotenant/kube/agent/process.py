@@ -359,7 +359,13 @@ class Agent:
         gpus = tuple(replace(gpu, cordoned=gpu.uuid in cordoned) for gpu in machine.gpus)
         if uid is None:
             return None
-        return NodeDevices(machine=replace(machine, gpus=gpus), vendor=vendor, driver=self._driver, uid=uid)
+        return NodeDevices(
+            machine=replace(machine, gpus=gpus),
+            vendor=vendor,
+            driver=self._driver,
+            uid=uid,
+            absent=self._usage.absent,
+        )
 
     def _note_other_drivers(self, text: str | None) -> None:
         self._other_drivers = text

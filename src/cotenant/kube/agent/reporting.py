@@ -184,6 +184,8 @@ class UsageReport:
         """The use of the GPUs at the last look that read it; what is published may be older."""
         self.faults: Mapping[str, str] = {}
         """Why GPUs are not healthy, by UUID, at the last look."""
+        self.absent: frozenset[str] = frozenset()
+        """UUIDs of GPUs that no longer exist, at the last look."""
         self._judged: Sequence[GpuUsage] | None = None
         """The use that was last compared with what is published."""
         self._published: Mapping[tuple[str, str], int] = {}
@@ -196,6 +198,7 @@ class UsageReport:
         """
         machine = backend.machine()
         self.faults = {} if backend.vendor is Vendor.SIMULATED else backend.faults()
+        self.absent = backend.absent()
         due = time.monotonic() >= self._due
         # Memory that pods use of simulated GPUs cannot be told from other memory of the host.
         if backend.vendor is not Vendor.SIMULATED and (due or backend.vendor.row.preload):

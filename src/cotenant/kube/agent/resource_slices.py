@@ -55,6 +55,8 @@ class NodeDevices:
     """Version of the GPUs' driver."""
     uid: str
     """Of the node: slices are deleted with it."""
+    absent: frozenset[str] = frozenset()
+    """UUIDs of GPUs that no longer exist, such as removed MIG instances: slices do not state them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,17 @@ FORMS = (Form(counters=True, sharing=True), Form(counters=False, sharing=True), 
 
 def slices_for(node: NodeDevices, form: Form, generation: int = 1) -> list[Json]:
     """All ResourceSlices of a node: its devices, and then the counters of GPUs with MIG instances."""
-    gpus, about = node.machine.gpus, attributes_of(node.machine, node.vendor, node.driver)
-    devices = [device_of(gpu, attributes, counted=form.counters) for gpu, attributes in zip(gpus, about, strict=True)]
+    about = attributes_of(node.machine, node.vendor, node.driver)
+    stated = [
+        (gpu, attributes)
+        for gpu, attributes in zip(node.machine.gpus, about, strict=True)
+        if gpu.uuid not in node.absent
+    ]
+    devices = [device_of(gpu, attributes, counted=form.counters) for gpu, attributes in stated]
     if not form.sharing:
         devices = [_plain(device) for device in devices]
     contents = [{"devices": some} for some in _parts(devices, MOST_DEVICES)] or [{"devices": []}]
-    sets = counter_sets(gpus) if form.counters else []
+    sets = counter_sets(gpu for gpu, _ in stated) if form.counters else []
     contents += [{"sharedCounters": some} for some in _parts(sets, MOST_COUNTER_SETS)]
     name = node.machine.name
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid}

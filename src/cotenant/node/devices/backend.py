@@ -95,4 +95,7 @@ class Backend(Protocol):
     def faults(self) -> dict[str, str]:
         """Why each unhealthy GPU is unhealthy, by UUID."""
 
+    def absent(self) -> frozenset[str]:
+        """The UUIDs of GPUs that no longer exist: jobs know GPUs by index, so they stay in the list as unhealthy."""
+
     def close(self) -> None: ...

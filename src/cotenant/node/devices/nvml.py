@@ -208,6 +208,9 @@ class NvmlBackend:
         """Why each unhealthy GPU is unhealthy."""
         return {gpu.name: gpu.fault for gpu in self._gpus if gpu.fault is not None}
 
+    def absent(self) -> frozenset[str]:
+        return frozenset(gpu.name for gpu in self._gpus if gpu.absent is not None)
+
     def cores(self, gpus: Gpus) -> tuple[int, ...]:
         return ()
 

@@ -145,6 +145,9 @@ class PolledBackend:
     def faults(self) -> dict[str, str]:
         return {gpu.name: gpu.health.reason for gpu in self._gpus if gpu.health.reason is not None}
 
+    def absent(self) -> frozenset[str]:
+        return frozenset()
+
     def cores(self, gpus: Gpus) -> tuple[int, ...]:
         return ()
 

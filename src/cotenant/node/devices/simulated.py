@@ -99,6 +99,9 @@ class SimulatedBackend:
     def faults(self) -> dict[str, str]:
         return {}
 
+    def absent(self) -> frozenset[str]:
+        return frozenset()
+
     def close(self) -> None:
         """Does nothing: a simulated GPU holds no resource."""
 
