@@ -76,6 +76,7 @@ def test_limits_of_memory_hold_and_the_report_says_that_it_was_no_gpu(env: dict[
     assert (written.format, len(written.rows)) == (1, len(rows))
 
 
+@pytest.mark.slow
 def test_a_library_that_holds_nothing_fails(env: dict[str, str]) -> None:
     """Another library in its place."""
     found = ctypes.util.find_library("m")

@@ -134,6 +134,7 @@ def test_a_task_runs_to_its_end_and_the_file_says_when(daemon: Daemon, tmp_path:
     assert (request.memory, request.compute, request.batch_range) == ("193MiB", None, (64, 4096))
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_a_file_that_can_be_read(daemon: Daemon, tmp_path: Path) -> None:
     with started(daemon, tmp_path, "--compute") as process:
         process.send_signal(signal.SIGKILL)

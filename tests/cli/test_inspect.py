@@ -199,6 +199,7 @@ def test_links_of_busy_cards_stay_in_the_matrix(beside: Beside) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_links_are_printed_as_arena_reads_them(beside: Beside) -> None:
     printed = beside.run("gpu", "--arena").stdout
     (one,) = yaml.safe_load(printed)["items"]  # the links of the other node are not known
@@ -229,6 +230,7 @@ def test_a_pod_that_shares_a_gpu_without_an_amount_of_memory_is_named_with_its_g
     assert notes == ["pod team/shares shares GPU1 without an amount of memory"]
 
 
+@pytest.mark.slow
 def test_wide_tables_tell_more(beside: Beside) -> None:
     memory, cards = (beside.run(what, "-o", "wide").stdout.splitlines() for what in ("gpushare", "gpu"))
     assert [memory[0].split()[-4:], memory[1].split()[-4:]] == [

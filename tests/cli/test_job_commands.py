@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.cli.cancel import cancelled_text
-from cotenant.local.supervisor import Log
+from cotenant.local.run_log import Log
 from cotenant.wire.local import JobView
 from cotenant.wire.text import ago
 from tests.cli.command import START, environment, refusal, run
@@ -59,6 +59,7 @@ SENTENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", SENTENCES)
 def test_why_says_how_a_job_ended(env: dict[str, str], ended: dict[str, str], word: str) -> None:
     first, *rest = run("why", ended[word], env=env).stdout.splitlines()
@@ -135,6 +136,7 @@ def test_a_selection_without_jobs_to_cancel_is_refused(env: dict[str, str], word
     assert "expected some of queued" in (line := refusal("cancel", *words, env=env)) or "--all or --state" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["daemon", "interrupt"])
 def test_cancel_says_what_it_knows_if_it_cannot_wait_for_the_end(tmp_path: Path, end: str) -> None:
     with running_daemon() as one:

@@ -48,6 +48,7 @@ async def call(session: ClientSession, tool: str, **arguments: Any) -> tuple[boo
     return bool(result.is_error), "".join(getattr(part, "text", "") for part in result.content)
 
 
+@pytest.mark.slow
 def test_an_assistant_reads_and_cannot_act(daemon: Daemon, env: dict[str, str]) -> None:
     ended = daemon.ended(daemon.submit("echo", "hello", memory="100MiB").id).id
 

@@ -27,6 +27,7 @@ def env_of(daemon: Daemon) -> dict[str, str]:
     return environment(COTENANT_STATE=str(daemon.state))
 
 
+@pytest.mark.slow
 def test_a_command_is_measured_alone_stopped_and_its_profile_passed_on(daemon: Daemon, tmp_path: Path) -> None:
     env, file = env_of(daemon), tmp_path / "profiles.json"
     wishes = ("--duration", "2s", "--memory", "100MiB", "--workload", "nap", "-o", "json")

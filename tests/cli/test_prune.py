@@ -73,6 +73,7 @@ def test_what_cannot_be_understood_is_refused(env: dict[str, str], words: str, s
     assert refusal("prune", *words.split(), env=env).startswith(sentence)
 
 
+@pytest.mark.slow
 def test_a_daemon_prunes_by_its_settings() -> None:
     with running_daemon("--keep-for", "0s") as one:
         job = one.ended(one.submit("echo", "said").id).id
@@ -82,6 +83,7 @@ def test_a_daemon_prunes_by_its_settings() -> None:
         until(lambda: not folder(one, job).exists())
 
 
+@pytest.mark.slow
 def test_a_daemon_removes_what_the_last_one_had_begun_to_remove() -> None:
     with running_daemon() as one:
         kept = one.ended(one.submit("echo", "said").id).id

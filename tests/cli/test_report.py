@@ -14,6 +14,7 @@ from tests.cli.command import refusal, run
 from tests.local.daemon import Daemon
 
 
+@pytest.mark.slow
 def test_a_real_daemon_is_reported_in_every_format(daemon: Daemon, env: dict[str, str], tmp_path: Path) -> None:
     jobs = [daemon.submit("sleep", "0.5", memory="300MiB").id for _ in range(3)]
     failing = daemon.submit("false", memory="10MiB").id

@@ -65,6 +65,7 @@ def test_replay_of_each_policy_says_what_was_recorded(folder: Path) -> None:
     assert seen == {policy.removesuffix("@online") for policy in POLICIES}
 
 
+@pytest.mark.slow
 def test_table_shows_scores_and_reasons(folder: Path) -> None:
     path = some(folder)
     document = json.loads(path.read_text())

@@ -4,6 +4,8 @@
 
 from typing import Any
 
+import pytest
+
 from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.settings import KubeSettings, PreemptionPart, SchedulerPart
 from tests.kube.control_plane import ControlPlane, given_by, play, until
@@ -83,6 +85,7 @@ def test_disruption_budgets_and_settings_protect_pods_with_claims() -> None:
     play(story, CLAIMS)
 
 
+@pytest.mark.slow
 def test_no_pod_leaves_for_one_of_the_same_priority_or_if_preemption_is_disabled() -> None:
     async def story(plane: ControlPlane) -> None:
         await full(plane, low=5)

@@ -5,6 +5,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from cotenant.kube.codec.queueing import GANG, GANG_SIZE, GATE
 from cotenant.kube.settings import KubeSettings, QueuePart, SchedulerPart
 from tests.kube.api_server import Refusal
@@ -209,6 +211,7 @@ def test_of_a_gang_too_large_to_meet_all_are_bound_once_each_was_about_to_be() -
     play(story)
 
 
+@pytest.mark.slow
 def test_a_gang_that_is_not_bound_in_time_says_so_and_is_retried_later() -> None:
     async def story(plane: ControlPlane) -> None:
         await with_node(plane)

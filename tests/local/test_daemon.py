@@ -13,7 +13,7 @@ from cotenant.client.client import Client
 from cotenant.client.problems import NotFoundError, RefusedByDaemonError
 from cotenant.local.journal import Journal
 from cotenant.local.lifecycle import JobState, Stop
-from cotenant.local.supervisor import look_at, send
+from cotenant.local.processes import look_at, send
 from cotenant.wire.local import GpuView, JobView
 from tests.local.daemon import Daemon, until
 
@@ -209,6 +209,7 @@ def test_a_job_that_is_being_evicted_can_be_cancelled(daemon: Daemon) -> None:
 # What is seen
 
 
+@pytest.mark.slow
 def test_used_memory_and_utilisation_of_jobs_and_gpus_are_shown(daemon: Daemon) -> None:
     code = "held = b'x' * (500 << 20)\nwhile True: pass"
     job = daemon.submit("python3", "-c", code, memory="600MiB").id

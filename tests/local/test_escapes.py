@@ -18,7 +18,8 @@ from cotenant.client.problems import RefusedByDaemonError
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
 from cotenant.local.journal import JournalError
-from cotenant.local.supervisor import Spec, look_at
+from cotenant.local.processes import look_at
+from cotenant.local.run_files import Spec
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.node.containment import Containment, find_containment, kill_group
 from cotenant.wire.local import GpuView, JobRequest, JobView
@@ -201,6 +202,7 @@ def test_a_job_that_stops_its_supervisor_can_be_cancelled(daemon: Daemon) -> Non
     assert daemon.ended(job).state == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_stopped_supervisor_is_continued_so_that_limits_hold(daemon: Daemon) -> None:
     hog = "import os, mmap, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(0.2)\n"
     hog += "m = mmap.mmap(-1, 40 << 24)\nfor _ in range(40):\n  m.write(bytes(1 << 24))\ntime.sleep(600)"

@@ -99,6 +99,7 @@ def events_until(daemon: Daemon, job: JobView, kind: str) -> dict[str, str]:
     return told
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_again_waits_outside_the_queue(daemon: Daemon, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     borrower = submit(daemon, 3000, "1GiB:3500MiB", gate=gate)

@@ -370,6 +370,7 @@ def test_two_jobs_that_halve_each_other_are_parted_and_the_next_daemon_still_kno
         assert adds < 10, "two that never met are believed to add 15.5 %"
 
 
+@pytest.mark.slow
 def test_the_page_of_metrics_shows_how_much_two_jobs_slow_each_other_down() -> None:
     with running_daemon("--policy", "binpack", "--look", "2") as daemon:
         train = (sys.executable, "-c", TRAIN)

@@ -140,6 +140,7 @@ def test_these_are_all_steps(layouts: Layouts) -> None:
     assert layouts.said("apply", "7g.40gb") == "; ".join(STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_a_kill_while_it_is_undone_does_no_harm_either(layouts: Layouts, tmp_path: Path, at: int) -> None:
     assert layouts.run("apply", "7g.40gb", 4).returncode == -signal.SIGKILL  # nothing is left, and nothing is made
@@ -218,6 +219,7 @@ def test_a_plan_is_carried_out_when_asked_and_jobs_in_its_way_run_again(daemon: 
     assert daemon.ended(new.id).code == 0
 
 
+@pytest.mark.slow
 def test_an_instance_is_removed_only_after_mps_has_ended_on_it(tmp_path: Path) -> None:
     """A driver removes no instance that an MPS server uses, and a server may need seconds to end."""
     slow = tmp_path / CONTROL

@@ -75,6 +75,7 @@ def daemon(started: Daemon) -> Iterator[Daemon]:
     until(lambda: not processes_in(started.state))
 
 
+@pytest.mark.slow
 def test_a_job_through_mps_is_held_to_its_limits_and_says_so(daemon: Daemon) -> None:
     fits, too_much = (submit_probe(daemon, mib, "10", memory="256MiB", isolation="mps") for mib in ("200", "300"))
     ended = [daemon.ended(job.id) for job in (fits, too_much)]
@@ -204,6 +205,7 @@ def test_a_fault_is_shown_with_its_culprit_and_the_others_go_on(daemon: Daemon, 
     await_event(daemon, "a fault of process", "ended all MPS clients")
 
 
+@pytest.mark.slow
 def test_a_control_daemon_of_somebody_else_closes_the_gpu_and_is_left_alone(daemon: Daemon) -> None:
     folder = daemon.state / "run" / "mps" / GPU
     pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}

@@ -92,6 +92,7 @@ def test_a_web_hook_is_named_without_its_secret_path() -> None:
     assert parse_notice("https://example.org/secret?token=x").text == "web hook at example.org"
 
 
+@pytest.mark.slow
 def test_commands_are_run_at_their_moments(daemon: Daemon, tmp_path: Path) -> None:
     paths = {when: tmp_path / when for when in ("start", "ok", "failed", "end")}
     notify = [f"{when}:{tell(path)}" for when, path in paths.items()]
@@ -406,8 +407,9 @@ def test_a_user_who_is_removed_while_jobs_run_and_wait_disturbs_nobody(shared: S
     state = shared.folder / "state"
     with a_user(f"{shared.ada}x") as name:
         uid = pwd.getpwnam(name).pw_uid
-        running = shared.submit(name, "sh", "-c", "while test -e /proc/$PPID; do sleep 0.1; done", notify=["true"]).id
-        shared.running(running)
+        code = "echo began; while test -e /proc/$PPID; do sleep 0.1; done"
+        running = shared.submit(name, "sh", "-c", code, notify=["true"]).id
+        until(lambda: "began" in shared.log(name, running))  # before, it is not yet its user
         waiting = shared.submit(name, "true", after=[f"{running}:any"], notify=["true"]).id
         subprocess.run(["userdel", "--force", name], check=False, capture_output=True)
         assert shared.job(running).state == "running"

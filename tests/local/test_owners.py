@@ -142,5 +142,6 @@ def test_a_job_and_its_record_show_the_user(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_the_real_daemon_reads_the_credentials_of_its_socket(daemon: Daemon) -> None:
     assert daemon.submit("true").user == own_account().owner.user

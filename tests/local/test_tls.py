@@ -182,6 +182,7 @@ def test_a_damaged_certificate_of_the_daemon_is_refused_with_the_way_out(tmp_pat
         find_certificate(tmp_path, True, None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "path", "sentence"),
     [

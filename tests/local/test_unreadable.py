@@ -62,6 +62,7 @@ def test_a_queued_request_of_a_newer_version_is_set_aside_and_runs_when_it_can_b
         assert daemon.ended(first).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -137,6 +137,7 @@ def test_every_query_of_a_dashboard_finds_data(prometheus: Prometheus, path: Pat
         assert wait_for(f"{title}: {expression}", partial(prometheus.query, expression))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", HAMI)
 def test_every_query_of_hamis_dashboards_finds_data(prometheus: Prometheus, source: str) -> None:
     for expression in HAMI[source]:

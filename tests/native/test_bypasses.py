@@ -47,6 +47,7 @@ def test_every_way_to_look_a_function_up_is_held(way: str, place: kit.Slice, cli
     assert asked([client, way], place.env() | {"LD_PRELOAD": ""}) == FREE  # so the client could take it
 
 
+@pytest.mark.slow
 def test_a_driver_of_cuda_13_is_held(place: kit.Slice, client: Path) -> None:
     env = place.write(memory=QUOTA).env() | {"LD_LIBRARY_PATH": str(kit.standin(13)), "STANDIN_DRIVER": "13000"}
     assert asked([client, "dlsym"], env) == HELD
@@ -72,6 +73,7 @@ needs_root = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.skipif(not LOADER.exists(), reason="only for glibc on x86-64")
 def test_an_empty_environment_is_held_where_the_machine_preloads(fixed: Path, tmp_path: Path, client: Path) -> None:

@@ -56,6 +56,7 @@ def test_streams_side_by_side_are_paid_once(place: kit.Slice) -> None:
     assert found["launches"] > 30_000  # 12 s of 1 ms kernels one by one, at 30 %, would be 3,600
 
 
+@pytest.mark.slow
 def test_hundreds_of_streams_side_by_side_keep_their_share(place: kit.Slice) -> None:
     assert share(place.write(compute=300, policy="always"), "streams=300", "seconds=4", overlap=1) == pytest.approx(
         30, abs=1

@@ -102,6 +102,7 @@ def test_the_library_builds_for_arm_with_the_same_functions() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_library_builds_with_both_compilers() -> None:
     assert kit.library(cc="clang-14").is_file()
     assert kit.library(cc="gcc").is_file()

@@ -70,6 +70,7 @@ def test_no_order_of_accesses_exceeds_the_quota(scenario: str, model: Path) -> N
     assert found["weak"] == 0  # each access to an account is sequentially consistent, as the model takes it to be
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_protocol_is_found(fault: str, tmp_path: Path) -> None:
     shutil.copytree(kit.NATIVE, tmp_path / "native")

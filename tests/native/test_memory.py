@@ -407,6 +407,7 @@ class Books:
         assert (self.caller.booked(), self.caller.taken()) == (0, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_programs_never_hold_more_than_the_quota_and_the_books_agree_with_the_driver(

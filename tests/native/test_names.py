@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.native import kit
 from tests.native.test_coverage import entries
 
@@ -26,6 +28,7 @@ def global_symbols(folder: Path) -> set[str]:
     return {line.split()[0] for line in lines if not line.endswith(":")}
 
 
+@pytest.mark.slow
 def test_every_global_symbol_is_a_hook_or_carries_the_prefix(tmp_path: Path) -> None:
     found = global_symbols(tmp_path)
     hooks = set(entries("hooks.def", "HOOK"))

@@ -183,6 +183,7 @@ def on_overlay(tmp_path: Path) -> tuple[kit.Slice, list[str]]:
     return outside, mounted(f"-t overlay overlay -o lowerdir={lower},upperdir={upper},workdir={work}", merged)
 
 
+@pytest.mark.slow
 def test_on_an_overlay_processes_that_begin_together_have_a_slot_each(tmp_path: Path) -> None:
     place, before = on_overlay(tmp_path)
     with account(place, before=before) as one:
@@ -223,6 +224,7 @@ def test_each_of_256_processes_has_a_slot_and_the_next_is_held_alone(place: kit.
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitize", [None, "address,undefined"])
 def test_a_thousand_kills_leave_no_hang_and_no_byte(sanitize: str | None, place: kit.Slice) -> None:
     place.write(memory=QUOTA)

@@ -101,6 +101,7 @@ def test_the_program_sees_what_it_is_guaranteed_or_has(gpu: Tenants) -> None:
         assert process.call("info").second == 4096 * MIB
 
 
+@pytest.mark.slow
 def test_eight_racing_tenants_are_never_refused_within_their_requests(tmp_path: Path) -> None:
     seen = race(tmp_path, 8, 20)
     assert seen["above"] > 0  # else they would not have shown anything
@@ -130,6 +131,7 @@ def test_compute_that_nobody_requested_is_divided(tmp_path: Path) -> None:
     assert [read_limits(one.files.grants).gpus[0].compute for one in members] == [400, 400, 200]
 
 
+@pytest.mark.slow
 def test_grants_in_a_file_of_their_own_count_for_a_slice_that_names_it(gpu: Tenants, tmp_path: Path) -> None:
     place, file = gpu.add("one", 2048, 8000), tmp_path / "one" / "grants"
     limits = read_limits(place.limits)

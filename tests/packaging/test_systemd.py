@@ -51,6 +51,7 @@ def test_a_unit_that_stops_leaves_jobs_and_gpus_alone(kind: str) -> None:
     assert not re.search(r"^(PrivateDevices|ProtectClock|DevicePolicy|MemoryDenyWriteExecute)=", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_has_the_units(base: kit.Installed) -> None:
     found = base.folder.rglob("local/systemd/*/cotenant.service")
     assert {unit.parent.name for unit in found} == set(UNITS)

@@ -90,6 +90,7 @@ def test_a_copy_inside_another_repository_does_not_take_its_tag(tree: Path) -> N
     assert version.find(inner) == "0.0.1.dev0"
 
 
+@pytest.mark.slow
 def test_an_sdist_keeps_its_version_when_it_is_built_without_git(sdist: Path, tmp_path: Path) -> None:
     shutil.unpack_archive(sdist, tmp_path)
     (unpacked,) = tmp_path.iterdir()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparing all nodes at once says what rating and asking each of them says, through every kind of event."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def assert_same(ranker: Ranker, demand: Demand, cluster: Cluster) -> None:
             assert why.available == max(one.available for one in alike)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.data())
 def test_all_at_once_is_as_one_by_one(data: st.DataObject) -> None:

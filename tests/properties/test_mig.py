@@ -4,6 +4,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def fits(demand: Demand, node: Node, gpu: int) -> bool:
     return host_fits(demand, node) and not broken_constraints(demand, node, (gpu,)) and not here
 
 
+@pytest.mark.slow
 @examples(150)
 @given(st.data())
 def test_no_larger_instance_is_taken_if_a_smaller_one_serves(data: st.DataObject) -> None:

@@ -4,6 +4,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def occupied(draw: st.DrawFn) -> Cluster:
     return decide(policy, draw(queues(demands())), cluster, NOW).cluster
 
 
+@pytest.mark.slow
 @examples(80)
 @given(st.data())
 def test_no_gpu_is_ever_promised_more_than_it_has(data: st.DataObject) -> None:
@@ -51,6 +53,7 @@ def test_no_gpu_is_ever_promised_more_than_it_has(data: st.DataObject) -> None:
         assert sum(len(node.tenants) for node in cluster) == len(running)
 
 
+@pytest.mark.slow
 @examples(80)
 @given(st.data())
 def test_shuffling_the_queue_changes_nothing(data: st.DataObject) -> None:
@@ -61,6 +64,7 @@ def test_shuffling_the_queue_changes_nothing(data: st.DataObject) -> None:
     assert decide(policy, queue, cluster, NOW).placements == decide(policy, shuffled, cluster, NOW).placements
 
 
+@pytest.mark.slow
 @examples(80)
 @given(st.data())
 def test_every_node_either_fits_or_says_why_not(data: st.DataObject) -> None:
@@ -72,6 +76,7 @@ def test_every_node_either_fits_or_says_why_not(data: st.DataObject) -> None:
     assert all(reason.check and str(reason) for reason in ranking.reasons.values())
 
 
+@pytest.mark.slow
 @examples(100)
 @given(occupied(), demands())
 def test_a_reason_is_that_of_its_own_node(cluster: Cluster, demand: Demand) -> None:
@@ -83,6 +88,7 @@ def test_a_reason_is_that_of_its_own_node(cluster: Cluster, demand: Demand) -> N
         }
 
 
+@pytest.mark.slow
 @examples(100)
 @given(occupied(), demands())
 def test_a_demand_is_refused_exactly_where_it_has_no_slot(cluster: Cluster, demand: Demand) -> None:
@@ -90,6 +96,7 @@ def test_a_demand_is_refused_exactly_where_it_has_no_slot(cluster: Cluster, dema
         assert (refusal_of(feasibility(demand), node) is None) == bool(slots_of(feasibility(demand), node))
 
 
+@pytest.mark.slow
 @examples(100)
 @given(occupied(), demands())
 def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand) -> None:
@@ -103,6 +110,7 @@ def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand)
             assert overfull(Cluster.of([node.after(demand, slot)])) == []
 
 
+@pytest.mark.slow
 @examples(100)
 @given(occupied(), plain_demands())
 def test_the_fast_path_for_plain_demands_answers_as_the_checks_do(cluster: Cluster, demand: Demand) -> None:
@@ -125,6 +133,7 @@ def _state(node: Node, gpu: int) -> tuple[object, ...]:
     return node.machine.gpus[gpu].type, node.machine.gpus[gpu].numa, node.free(gpu)
 
 
+@pytest.mark.slow
 @examples(100)
 @given(occupied(), demands(), st.data())
 def test_finishing_a_job_never_makes_another_infeasible(cluster: Cluster, demand: Demand, data: st.DataObject) -> None:
@@ -138,6 +147,7 @@ def test_finishing_a_job_never_makes_another_infeasible(cluster: Cluster, demand
     assert after or not before
 
 
+@pytest.mark.slow
 @examples(80)
 @given(st.data())
 def test_a_job_that_fits_a_cluster_still_fits_after_another_finished(data: st.DataObject) -> None:
@@ -152,6 +162,7 @@ def test_a_job_that_fits_a_cluster_still_fits_after_another_finished(data: st.Da
     assert ranker.best(demand, decision.cluster.finish(gone)) is not None
 
 
+@pytest.mark.slow
 @examples(100)
 @given(occupied(), demands())
 def test_place_then_finish_gives_back_exactly_what_was_taken(cluster: Cluster, demand: Demand) -> None:
@@ -165,6 +176,7 @@ def test_place_then_finish_gives_back_exactly_what_was_taken(cluster: Cluster, d
         assert getattr(again, part) == getattr(node, part)
 
 
+@pytest.mark.slow
 @examples(80)
 @given(st.data())
 def test_a_gang_starts_together_or_not_at_all(data: st.DataObject) -> None:
@@ -180,6 +192,7 @@ def test_a_gang_starts_together_or_not_at_all(data: st.DataObject) -> None:
         assert place_gang(Ranker(policy), job, decision.cluster) is None
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.data())
 def test_when_the_displaced_have_left_the_waiting_job_fits_beside_all_others(data: st.DataObject) -> None:

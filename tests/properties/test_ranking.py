@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is remembered is what would be computed afresh, through every kind of event and back to older clusters."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ def assert_remembered_is_fresh(ranker: Ranker, demand: Demand, cluster: Cluster)
     assert set(ranker.reasons(demand, cluster)) == set(cluster.names) - home
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.data())
 def test_memoised_and_naive_ranking_agree_through_all_events(data: st.DataObject) -> None:
@@ -96,6 +98,7 @@ SHARING = (
 )
 
 
+@pytest.mark.slow
 @examples(40)
 @given(st.data())
 def test_the_best_is_found_without_rating_every_node(data: st.DataObject) -> None:

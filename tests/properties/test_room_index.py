@@ -32,6 +32,7 @@ def tries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(room_index, "TRIES", request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tries")
 @examples(60)
 @given(st.data())

@@ -4,6 +4,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ def one_more(demand: Demand, original: Demand, change: Change) -> Demand:
     return found.change(demand, change.now + found.unit) if change.now + found.unit < found.was else original
 
 
+@pytest.mark.slow
 @examples(250)
 @given(st.data())
 def test_a_suggestion_makes_the_job_fit_and_no_smaller_one_does(data: st.DataObject) -> None:

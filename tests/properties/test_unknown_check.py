@@ -158,6 +158,7 @@ def asked() -> st.SearchStrategy[Demand]:
     return st.one_of(plain_demands(), demands(), tenants(), whole_set)
 
 
+@pytest.mark.slow
 @examples(150)
 @given(situations(), asked(), st.sampled_from([0, 2]))
 def test_every_door_agrees_with_the_naive_answer(
@@ -192,6 +193,7 @@ def test_every_door_agrees_with_the_naive_answer(
         assert bool(slots) == (rate(new, demand, node) is not None)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(situations(), asked(), st.integers(1, 3))
 def test_decisions_and_gangs_keep_to_the_new_check(
@@ -219,6 +221,7 @@ def keeps(check: Check, cluster: Cluster, placements: Iterable[Placement]) -> bo
     return True
 
 
+@pytest.mark.slow
 @examples(60)
 @given(situations(("binpack", "fragmentation", "cotenant")), asked())
 def test_eviction_makes_way_only_where_the_new_check_allows_it(

@@ -578,6 +578,7 @@ def test_idle_runs_still_make_a_report(tmp_path: Path) -> None:
     assert [ElementTree.fromstring(drawing).tag for drawing in SVG.findall(html)]
 
 
+@pytest.mark.slow
 def test_report_stays_small_with_many_policies_and_seeds(tmp_path: Path) -> None:
     policies = tuple(f"policy-{index}" for index in range(16))
     for mode in ("fill", "timed"):

@@ -201,6 +201,7 @@ def test_pauses_between_decisions_delay_every_job_of_gavels_runs(data: Path) -> 
 # Prediction
 
 
+@pytest.mark.slow
 def test_one_split_of_pairs_is_predicted_better_than_by_factorisation(data: Path) -> None:
     task = next(task for task in prediction.tasks([300]) if task.part == "P100")
     found = prediction.run(task, data).numbers

@@ -380,6 +380,7 @@ def test_with_ageing_every_job_starts_once_it_has_aged(stream: list[Draft], mach
     play(Engine(Cluster.of(machines), order="aged"), known, Demand(), ageing=most_work / AGEING)
 
 
+@pytest.mark.slow
 @given(st.lists(drafts(exact=True), min_size=1, max_size=12), MACHINES, st.sampled_from(("binpack", "spread")))
 @settings(max_examples=60)
 def test_with_exact_estimates_a_job_starts_no_later_than_promised(
