@@ -5,12 +5,15 @@ that pods share."""
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
 from cotenant.kube.codec.queueing import GATE
+from cotenant.kube.scheduler import allowances
+from cotenant.kube.scheduler.allowances import Allowances
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer
 from tests.kube.control_plane import ControlPlane, given_by, play, until
@@ -396,6 +399,10 @@ WRONG = {
         claim_of(exactly("gpu"), constraints=[{"matchAttribute": "example.com/color"}], gpu=share("1Gi")),
         "no GPU has the attribute",
     ),
+    "values": (
+        claim_of(exactly("gpu", count=2), constraints=[{"matchAttribute": f"{DRIVER}/uuid"}], gpu=share("1Gi")),
+        "agree in",
+    ),
     "parameters": (
         claim_of(exactly("gpu"), gpu={"driver": DRIVER, "parameters": {"memory": "1Gi"}}),
         f"parameters for driver {DRIVER}",
@@ -408,6 +415,38 @@ WRONG = {
         f"parameters for driver {DRIVER}",
     ),
 }
+
+
+def test_an_allowance_of_steps_is_that_of_one_namespace_and_fills_up_again() -> None:
+    now = 0.0
+    found = Allowances(lambda: now)
+    found.take("busy", allowances.MOST + 2 * allowances.EACH_S)
+    assert (found.left("busy"), found.left("other")) == (-2 * allowances.EACH_S, allowances.MOST)
+    now += 3.0
+    assert found.left("busy") == allowances.EACH_S
+    now += 1e6
+    assert found.left("busy") == allowances.MOST
+    for number in range(2 * allowances.MOST_KNOWN):
+        now += 1.0
+        found.take(f"n{number}", 1)
+    assert len(found._left) <= allowances.MOST_KNOWN
+
+
+def test_selectors_of_one_namespace_cannot_take_all_the_time_of_the_scheduler() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        for number in range(2):
+            slow = f"'{'a' * 30}'.matches('(a?){{3}}b{{{number}}}') || true"
+            add_claim(server, f"slow{number}", claim_of(exactly("gpu", SHARED, slow), gpu=share("1Gi")))
+            add_user(server, f"slow{number}", [f"slow{number}"])
+        await until(
+            lambda: any("have taken too many steps; it is tried again" in one for one in plane.events("Queued"))
+        )
+        await decided(server, "slow0", "slow1")
+
+    with patch.object(allowances, "MOST", 5), patch.object(allowances, "EACH_S", 200):
+        play(story, CLAIMS)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -39,6 +39,8 @@ MOST_REQUESTS = 32
 """Of one claim, as in Kubernetes."""
 MOST_OPTIONS = 16
 """Of one claim, and of all claims of a pod together."""
+MOST_VALUES = 256
+"""Of an attribute in which GPUs agree; a claim with so many choices would have more options anyway."""
 
 FindClass = Callable[[str], DeviceClass | None]
 """Returns a device class by name; None if there is none."""
@@ -313,9 +315,13 @@ def _with_common_value(
     values = {} if around.fleet is None else around.fleet().values(name)
     if not values:
         raise InputError(f"matchAttribute: no GPU has the attribute {_short(name)}")
+    least = min(max((part.container.gpus for part in one if _is_named(part, constraint)), default=1) for one in options)
+    shared = [uuids for uuids in values.values() if len(uuids) >= least]
+    if len(shared) > MOST_VALUES:
+        raise InputError(f"matchAttribute: {_short(name)} has more than {MOST_VALUES} values; choose another attribute")
     found = []
     for option in options:
-        for uuids in values.values():
+        for uuids in shared:
             restricted = tuple(_restricted(part, uuids) if _is_named(part, constraint) else part for part in option)
             if None not in restricted:
                 found.append(tuple(part for part in restricted if part is not None))

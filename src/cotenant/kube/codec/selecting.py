@@ -167,6 +167,9 @@ class Fleet:
         self._by_machine: dict[str, tuple[Machine, list[_Device]]] = {} if before is None else before._by_machine
         self._answers: dict[str, _Answers] = {} if before is None else before._answers
         self._known: dict[tuple[str, ...], Selected | str] = {}
+        self._values: dict[str, dict[object, frozenset[str]]] = {}
+        self.steps: int = 0 if before is None else before.steps
+        """What all evaluations have taken so far."""
 
     @property
     def _devices(self) -> list[_Device]:
@@ -256,16 +259,22 @@ class Fleet:
         except CelError as error:
             return str(error), noted.reads
         finally:
-            budget.take(STEPS_EACH - max(own.left, 0))
+            taken = STEPS_EACH - max(own.left, 0)
+            self.steps += taken
+            budget.take(taken)
         return answer if isinstance(answer, bool) else "it is neither true nor false", noted.reads
 
     def values(self, attribute: str) -> dict[object, frozenset[str]]:
         """The GPUs by the value of an attribute, without those that do not have it."""
-        found: dict[object, set[str]] = {}
-        for device in self._devices:
-            if attribute in device.attributes:
-                found.setdefault(device.attributes[attribute], set()).add(device.gpu.uuid)
-        return {value: frozenset(uuids) for value, uuids in found.items()}
+        if attribute not in self._values:
+            found: dict[object, set[str]] = {}
+            for device in self._devices:
+                if attribute in device.attributes:
+                    found.setdefault(device.attributes[attribute], set()).add(device.gpu.uuid)
+            if not found:
+                return {}
+            self._values[attribute] = {value: frozenset(uuids) for value, uuids in found.items()}
+        return self._values[attribute]
 
 
 def _value(written: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ as if it were alone; the others join it.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn
@@ -34,6 +35,7 @@ from cotenant.kube.codec.claims import claim_names, claimed_by, claims_of
 from cotenant.kube.codec.devices import attributes_of
 from cotenant.kube.codec.privileges import check_privileges
 from cotenant.kube.codec.selecting import Fleet
+from cotenant.kube.scheduler.allowances import Allowances
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import printable
 
@@ -54,6 +56,7 @@ class ClaimBook:
         enabled: bool,
         allow_privileged: bool = False,
         pace: Pace,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`changed` is called for each pod of a claim that has changed."""
         self.enabled, self._changed, self._state = enabled, changed, state
@@ -75,6 +78,9 @@ class ClaimBook:
         self._around, self._placed = Surroundings(self.find_class, self.fleet), Surroundings(self.find_class, None)
         self._inventory = 0
         """the version of the inventories for which pods were last read"""
+        self._allowances = Allowances(clock)
+        self._delayed: dict[Key, None] = {}
+        """claims that wait until the selectors of their namespace may take more steps"""
 
     def unready_reason(self) -> str | None:
         """Why claims are not known; None if they are, or are not enabled."""
@@ -110,6 +116,10 @@ class ClaimBook:
             self._fleet = state.inventory_version, Fleet(state.machines(), DRIVER, attributes_of, before)
         return self._fleet[1]
 
+    def _steps(self) -> int:
+        """What the selectors of all claims have taken so far."""
+        return 0 if self._fleet is None else self._fleet[1].steps
+
     def note_written(self, claim: ResourceClaim) -> None:
         """A write was accepted, which the watch may show later."""
         self._written[claim.metadata.namespace, claim.metadata.name] = claim
@@ -141,10 +151,17 @@ class ClaimBook:
         version = about.resource_version, self._classes_version, self._state().inventory_version
         known = self._read.get(about.uid)
         if known is None or known[0] != version:
+            if self._allowances.left(about.namespace) < 0:
+                self._delayed[about.namespace, about.name] = None
+                raise InputError(
+                    f"selectors in namespace {about.namespace} have taken too many steps; it is tried again in a minute"
+                )
+            steps = self._steps()
             try:
                 known = version, read_claim(claim.spec.devices, self._around)
             except InputError as error:
                 known = version, error
+            self._allowances.take(about.namespace, self._steps() - steps)
             self._read[about.uid] = known
         if isinstance(known[1], InputError):
             raise known[1]
@@ -218,7 +235,12 @@ class ClaimBook:
                 self._tell(key)
 
     def inventory_changed(self) -> None:
-        """Read pods again that select among the GPUs of the cluster, if these have changed. Called now and then."""
+        """Read pods again that select among the GPUs of the cluster, if these have changed, and those that have waited
+        for the allowance of their namespace. Called now and then."""
+        for key in [key for key in self._delayed if self._allowances.left(key[0]) > 0]:
+            if self._allowances.left(key[0]) > 0:  # still, after those before it
+                del self._delayed[key]
+                self._tell(key)
         version = self._state().inventory_version
         if not self.enabled or version == self._inventory:
             return
