@@ -91,7 +91,10 @@ def test_claims_and_pods_of_the_device_plugin_share_one_card_in_one_ledger() -> 
         assert {name: device[name] for name in own} == own
         assert device["consumedCapacity"] == {"memory": "6000Mi", "compute": "0"}
         assert moment_of(found["allocationTimestamp"]) > 0  # kube-scheduler 1.36 would try to add it
-        assert server.claims.pods["team", "one"]["metadata"]["finalizers"] == [FINALIZER]
+        claim = server.claims.pods["team", "one"]
+        assert claim["metadata"]["finalizers"] == [FINALIZER]
+        assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "one", "uid": "uid-one"}]
+        assert server.pods["team", "one"]["status"]["nominatedNodeName"] == "n1"
         assert bind(server, "one")["spec"]["nodeName"] == "n1"
         assert given_by(server) == {"GPU-n1-0": 12_000}
         add(server, "two", "6000Mi")
@@ -117,6 +120,38 @@ def test_a_pod_that_skipped_the_gate_is_decided_before_its_claim_is_allocated() 
         text = plane.server.pods["team", "one"]["metadata"]["annotations"][RECORD]
         record = decode_record(text)
         assert (record.node, record.exclusive) == ("n1", True)
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_with_a_claim_takes_four_writes_and_no_reads() -> None:
+    """Each write costs the API server, etcd and every watcher; kube-scheduler only has to bind the pod then."""
+
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_node(plane)
+        add(server, "one", "6000Mi")
+        await until(lambda: is_ready(server, "one"))
+        await asyncio.sleep(0.2)
+        asked = [
+            (one.method, one.path.partition("/team/")[2])
+            for one in server.asked
+            if one.path.endswith(("/one", "/one/status"))
+        ]
+        pod, claim = "pods/one", "resourceclaims/one"
+        assert sorted(asked) == [("PATCH", path) for path in (pod, f"{pod}/status", claim, f"{claim}/status")]
+
+    play(story, CLAIMS)
+
+
+def test_many_pods_with_claims_are_released_without_pauses() -> None:
+    async def story(plane: ControlPlane) -> None:
+        names = [f"p{number}" for number in range(80)]
+        await with_node(plane, *(f"n{number}" for number in range(80)))
+        for name in names:
+            add(plane.server, name, None)
+        await until(lambda: all(is_ready(plane.server, name) for name in names))
+        assert len(given_by(plane.server)) == 80
 
     play(story, CLAIMS)
 

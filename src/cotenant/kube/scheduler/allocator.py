@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Allocates the ResourceClaims of pods, so that the stock kube-scheduler only has to bind them.
 
-1. The assignment is written on the pod. From then on it counts, also for a scheduler that restarts.
-2. Each claim gets its finalizer, and its allocation in one write of its status.
+1. The assignment is written on the pod, with its node as the nominated one, which kube-scheduler then tries before it
+   looks at any other. From then on the assignment counts, also for a scheduler that restarts.
+2. Each claim gets its finalizer, and its allocation in one write of its status. The same write reserves it for the pod,
+   which saves kube-scheduler a write.
 3. The gate is removed. kube-scheduler binds the pod to the node of the allocation, and to no other.
 
-Steps 2 and 3 follow from what the watches show, so a scheduler that restarts goes on where the last one was. If
+Steps 2 and 3 follow at once. If one fails, or the scheduler restarts, they follow from what the watches show. If
 kube-scheduler cannot place the pod on that node, it deallocates the claims. Then the assignment is removed, and the pod
 is placed on another node.
 """
@@ -67,6 +69,8 @@ class ClaimAllocator:
         self._refusals: dict[str, _Refusals] = {}
         self._users: dict[Key, str] = {}
         """the pod for which a claim is, or is about to be, allocated, by its UID"""
+        self._under_way: set[str] = set()
+        """pods whose claims are being allocated, by UID"""
 
     def takes(self, pod: Pod) -> bool:
         """Whether the claims of a pod must be allocated before its gate is removed."""
@@ -103,18 +107,20 @@ class ClaimAllocator:
             check = choice.check if isinstance(choice, Reason) else ""
             shared.counts.add(DECISIONS, "bind", "refused", check)
             return False
-        rewrite = Rewrite(allocation=choice.allocation, annotations=choice.annotations)
+        rewrite = Rewrite(allocation=choice.allocation, annotations=choice.annotations, nominate=True)
         written = await write(shared, pod, rewrite, guard, lambda text: shared.errors.report("claims", text))
-        shared.counts.add(BINDS, "bound" if written else "failed")
-        shared.counts.add(DECISIONS, "bind", "placed" if written else "failed", "")
-        if written:
-            where = f"on node {choice.node}: {describe_allocation(choice.allocation)}"
-            shared.events.record(pod, PLACED, where)
-            about = pod.metadata
-            shared.log(
-                f"pod {about.namespace}/{about.name} {where}, by claims, in {(shared.clock() - began) * 1000:.1f} ms"
-            )
-        return written
+        shared.counts.add(BINDS, "failed" if written is None else "bound")
+        shared.counts.add(DECISIONS, "bind", "failed" if written is None else "placed", "")
+        if written is None:
+            return False
+        where = f"on node {choice.node}: {describe_allocation(choice.allocation)}"
+        shared.events.record(pod, PLACED, where)
+        about = pod.metadata
+        shared.log(
+            f"pod {about.namespace}/{about.name} {where}, by claims, in {(shared.clock() - began) * 1000:.1f} ms"
+        )
+        await self._allocate(written, guard)
+        return True
 
     def _takes_claims(self, pod: Pod) -> bool:
         """Whether no other pod was given these claims a moment ago. The watch will show that, and this pod joins it."""
@@ -141,6 +147,18 @@ class ClaimAllocator:
 
     async def _allocate(self, pod: Pod, guard: Guard) -> None:
         """Allocate all claims of a pod and remove its gate; or remove its assignment, if they were deallocated."""
+        uid = pod.metadata.uid
+        if uid in self._under_way:  # its end wakes `run`, if the pod has changed meanwhile
+            return
+        self._under_way.add(uid)
+        try:
+            await self._allocate_once(pod, guard)
+        finally:
+            self._under_way.discard(uid)
+            if self._decided.get(uid, pod) is not pod:
+                self._wake.set()
+
+    async def _allocate_once(self, pod: Pod, guard: Guard) -> None:
         about, shared = pod.metadata, self._shared
         try:
             record = record_of(pod)
@@ -151,7 +169,7 @@ class ClaimAllocator:
                 await self._withdraw(pod, record.node, guard)
                 return
             for claim in open_claims:
-                await self._write_allocation(claim, record, guard)
+                await self._write_allocation(pod, claim, record, guard)
             self._allocated[about.uid] = record.node
             if is_gated(pod.spec.scheduling_gates):
                 await shared.client.patch(PODS, about.name, gate_patch(pod), namespace=about.namespace, guard=guard)
@@ -176,7 +194,7 @@ class ClaimAllocator:
                 found.append(claim)
         return found
 
-    async def _write_allocation(self, claim: ResourceClaim, record: Record, guard: Guard) -> None:
+    async def _write_allocation(self, pod: Pod, claim: ResourceClaim, record: Record, guard: Guard) -> None:
         client, about = self._shared.client, claim.metadata
 
         async def change(patch: object, part: str = "") -> ResourceClaim:
@@ -194,12 +212,15 @@ class ClaimAllocator:
                 # allocation.
                 if error.status != INVALID:
                     raise
-        wanted = [allocation_status(about.uid, record, datetime.now(UTC))]
+        wanted: dict[str, object] = {"allocation": allocation_status(about.uid, record, datetime.now(UTC))}
+        if not claim.status.reserved_for:
+            wanted["reservedFor"] = [{"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}]
+        statuses = [wanted]
         if claim.status.allocation is not None:  # of an earlier pod; an allocation can be removed, but not changed
-            wanted.insert(0, {})
-        for allocation in wanted:
+            statuses.insert(0, {"allocation": None})
+        for status in statuses:
             metadata = {"uid": about.uid, "resourceVersion": claim.metadata.resource_version}
-            claim = await change({"metadata": metadata, "status": {"allocation": allocation or None}}, "status")
+            claim = await change({"metadata": metadata, "status": status}, "status")
 
     async def _withdraw(self, pod: Pod, node: str, guard: Guard) -> None:
         """Remove the assignment of a pod whose claims kube-scheduler has deallocated."""
@@ -212,7 +233,8 @@ class ClaimAllocator:
             refused.nodes.clear()
             refused.until = shared.clock() + min(PAUSE_S * 2**refused.rounds, LONGEST_PAUSE_S)
             refused.rounds += 1
-        await shared.client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace, guard=guard)
+        patch = {"metadata": metadata, "status": {"nominatedNodeName": None}}
+        await shared.client.patch(PODS, about.name, patch, namespace=about.namespace, part="status", guard=guard)
         self._allocated.pop(about.uid, None)
         why = unschedulable_message(pod) or "it does not say why"
         text = f"kube-scheduler does not place it on node {node}, which has the GPUs; another node is tried: {why}"

@@ -75,10 +75,11 @@ class Releaser:
 
     async def _release(self) -> NoReturn:
         """Make a pass whenever something has changed."""
+        pause_s = PAUSE_S
         while True:
-            await wait_for_change(self._wake, PAUSE_S, SWEEP_S)
-            if self._shared.unready_reason() is None:
-                await self._pass()
+            await wait_for_change(self._wake, pause_s, SWEEP_S)
+            has_more = self._shared.unready_reason() is None and await self._pass()
+            pause_s = 0.0 if has_more else PAUSE_S
 
     async def _release_to_preempt(self) -> NoReturn:
         """Release blocked pods one after the other: the search for the next must see the slot of the one before."""
@@ -141,7 +142,8 @@ class Releaser:
                 arrived = len(grant.arrived(self._shared.clock()))
                 return f"{arrived} of {len(grant.members)} pods of gang {grant.gang.name} are ready to be bound"
 
-    async def _pass(self) -> None:
+    async def _pass(self) -> bool:
+        """Make one pass, and write what follows; return whether the next one would release more at once."""
         shared = self._shared
         began, guard = shared.clock(), shared.lead.guard()
         result = self._queue.run_pass(began, _today())
@@ -163,7 +165,10 @@ class Releaser:
             for pod in result.open:
                 group.create_task(self._open(pod, guard))
         self._events.on_pass(shared.clock(), _today())
+        if result.released and result.more:  # the writes gave other tasks their turns
+            return True
         await asyncio.sleep(took * SHARE)
+        return False
 
     async def _release_unit(self, unit: Unit, guard: Guard, overtook: str | None) -> None:
         if not all(await asyncio.gather(*(self._open(one.pod, guard) for one in unit.pods))):

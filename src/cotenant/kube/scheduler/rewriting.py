@@ -37,6 +37,8 @@ class Rewrite:
 
     allocation: Allocation
     annotations: Mapping[str, str]
+    nominate: bool = False
+    """Whether the pod still has to be bound: kube-scheduler tries a nominated node first, and no other if it fits"""
 
 
 def rewrite_for(
@@ -57,33 +59,40 @@ def begin_rewrite(state: ClusterState, now: Allocation, rewrite: Rewrite) -> Non
     state.begin_resize(replace(now, record=_larger(now.record, rewrite.allocation.record)))
 
 
-async def write(shared: Shared, pod: Pod, rewrite: Rewrite, guard: Guard, report: Callable[[str], object]) -> bool:
-    """Write what was begun; whether the pod has the new assignment now."""
-    granted = False
+async def write(
+    shared: Shared, pod: Pod, rewrite: Rewrite, guard: Guard, report: Callable[[str], object]
+) -> Pod | None:
+    """Write what was begun; return the pod with its new assignment, or None if it does not have it."""
+    granted = None
     try:
         granted = await _write(shared, pod, rewrite, guard, report)
     except ApiError as error:
         report(str(error))
     finally:
-        (shared.state.assume if granted else shared.state.release)(pod.metadata.uid)
+        (shared.state.release if granted is None else shared.state.assume)(pod.metadata.uid)
     return granted
 
 
-async def _write(shared: Shared, pod: Pod, rewrite: Rewrite, guard: Guard, report: Callable[[str], object]) -> bool:
+async def _write(
+    shared: Shared, pod: Pod, rewrite: Rewrite, guard: Guard, report: Callable[[str], object]
+) -> Pod | None:
     """After a failure only the pod can show whether it has the new assignment: an answer may have been lost, and the
     same write, tried again, is refused because of itself."""
     about, client = pod.metadata, shared.client
     metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": rewrite.annotations}
+    patch: dict[str, object] = {"metadata": metadata}
+    if rewrite.nominate:  # annotations can be written with the status, so one write is enough for both
+        patch["status"] = {"nominatedNodeName": rewrite.allocation.node}
+    part = "status" if rewrite.nominate else ""
     try:
-        await client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace, guard=guard)
-        return True
+        return await client.patch(PODS, about.name, patch, namespace=about.namespace, part=part, guard=guard)
     except ApiError as error:
         if error.status not in EXPECTED:
             report(str(error))
     there = await get_pod(client, about.namespace, about.name, report)
     if there is None or there.metadata.uid != about.uid:
-        return False
-    return there.metadata.annotations.get(RECORD) == rewrite.annotations[RECORD]
+        return None
+    return there if there.metadata.annotations.get(RECORD) == rewrite.annotations[RECORD] else None
 
 
 def _larger(one: Record, other: Record) -> Record:

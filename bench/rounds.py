@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds on a real cluster with fake nodes: how fast pods are bound, and the CPU time of each component for a pod.
+
+The nodes have no kubelet, so a pod that is bound costs nothing more. Pods are created before their scheduler starts, so
+that only scheduling is measured.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import socket
+import statistics
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.harness import Figure
+from cotenant.core.model import Machine
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER
+from cotenant.kube.codec.inventory import INVENTORY, inventory_for
+from cotenant.node.devices.vendors import Vendor
+from tests.cluster.api import Json, wait_for
+from tests.cluster.engine import Engine
+from tests.cluster.images import PAUSE
+
+WHERE = "bench"
+"""namespace of the pods"""
+UNBOUND_S = 900.0
+GONE_S = 300.0
+LEASE_OPTION = "--lease"
+PARTS = {"kube-scheduler": "kube-scheduler", "kube-apiserver": "API server", "etcd": "etcd", "cotenant": "ours"}
+"""process name -> component"""
+REQUESTS = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The result of one round."""
+
+    rate: float
+    """pods per second, from the first to the last that is bound"""
+    cpu_ms: Mapping[str, float]
+    """CPU milliseconds for each pod, by component"""
+    load: float
+    """load of the machine before the round"""
+    writes: Mapping[str, float] = field(default_factory=dict)
+    """requests to the API server that write, for each pod, by verb and resource"""
+
+
+def rate_figure(name: str, rounds: Sequence[Round]) -> Figure:
+    """The median rate, with the CPU time of each component."""
+    rates = [one.rate for one in rounds]
+    cpu = [
+        f"{who} {statistics.median(one.cpu_ms.get(who, 0.0) for one in rounds):.1f}"
+        for who in (*PARTS.values(), "others")
+    ]
+    total = statistics.median(sum(one.cpu_ms.values()) for one in rounds)
+    writes = statistics.median(sum(one.writes.values()) for one in rounds)
+    loads = listed([one.load for one in rounds], ".0f")
+    note = (
+        f"{listed(rates, '.0f')}; CPU ms a pod: {total:.1f} ({', '.join(cpu)}); {writes:.1f} writes a pod;"
+        f" load before: {loads}"
+    )
+    return Figure(name=name, figure=statistics.median(rates), unit="pods/s", note=note)
+
+
+def listed(values: Iterable[float], form: str) -> str:
+    """Several values as text."""
+    return ", ".join(f"{value:{form}}" for value in values)
+
+
+def prepare(engine: Engine, machines: Iterable[Machine], has: Mapping[str, str]) -> None:
+    """Creates the namespace and the nodes. Our scheduler, which has no other replica to elect a leader with, is stopped
+    until `scale`, and runs on the real node."""
+    cluster = engine.cluster
+    cluster.post("/api/v1/namespaces", {"metadata": {"name": WHERE}})
+    wait_for("its account", lambda: cluster.get(f"/api/v1/namespaces/{WHERE}/serviceaccounts/default"))
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
+    ours = cluster.get(path)["spec"]["template"]["spec"]["containers"][:1]
+    for key in ("command", "args"):
+        ours[0] |= {key: _without_lease(ours[0].get(key, []))}
+    pod = {"nodeName": cluster.machines[0].name, "hostNetwork": True, "containers": ours}
+    cluster.patch(path, {"spec": {"replicas": 0, "template": {"spec": pod}}})
+    ready = {"type": "Ready", "status": "True", "reason": "Fake"}
+    for one in machines:
+        about = {"name": one.name, "labels": {"kubernetes.io/hostname": one.name, "fake": "true"}}
+        told = {INVENTORY: inventory_for(one, Vendor.NVIDIA)}
+        status = {"capacity": has, "allocatable": has, "conditions": [ready]}
+        cluster.post("/api/v1/nodes", {"metadata": about | {"annotations": told}, "status": status})
+
+
+def _without_lease(words: list[str]) -> list[str]:
+    """The command line without its lease option."""
+    if LEASE_OPTION not in words:
+        return words
+    at = words.index(LEASE_OPTION)
+    return words[:at] + words[at + 2 :]
+
+
+@contextlib.contextmanager
+def stopped(engine: Engine, configuration: Mapping[str, Any]) -> Iterator[None]:
+    """Runs a block without kube-scheduler, which starts afterwards with this configuration."""
+    first = engine.cluster.machines[0]
+    with first.without("kube-scheduler"):
+        file = first.folder / "scheduler.json"
+        access = json.loads(file.read_text())["clientConnection"]
+        said = dict(configuration)
+        said |= {"clientConnection": said.get("clientConnection", {}) | {"kubeconfig": access["kubeconfig"]}}
+        file.write_text(json.dumps(said | {"leaderElection": {"leaderElect": False}}))
+        yield
+
+
+def create_pods(engine: Engine, numbers: Iterable[int], spec: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
+    """Creates a pod with one container for each number; it stays on fake nodes."""
+    container = {"name": "main", "image": PAUSE, "imagePullPolicy": "Never", "resources": dict(resources)}
+    spec = {"nodeSelector": {"fake": "true"}, "containers": [container], **spec}
+    for number in numbers:
+        pod = {"metadata": {"name": f"pod-{number}"}, "spec": spec}
+        engine.cluster.post(f"/api/v1/namespaces/{WHERE}/pods", pod)
+
+
+class Meter:
+    """Measures the CPU time and the writes of the cluster from its creation on."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._load, self._cpu, self._writes = os.getloadavg()[0], cpu_s(engine), _writes(engine)
+
+    def round(self, rate: float, pods: int) -> Round:
+        """The result of a round with this rate."""
+        spent, writes = cpu_s(self._engine), _writes(self._engine)
+        return Round(
+            rate,
+            {who: 1000 * (spent[who] - self._cpu.get(who, 0.0)) / pods for who in spent},
+            self._load,
+            {what: found / pods for what in writes if (found := writes[what] - self._writes.get(what, 0.0))},
+        )
+
+
+def cpu_s(engine: Engine) -> Mapping[str, float]:
+    """CPU seconds used so far, by component."""
+    ticks: Counter[str] = Counter()
+    for file in engine.cluster.machines[0].inside("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            name, _, rest = file.read_text().partition("(")[2].rpartition(")")
+            ticks[PARTS.get(name, "others")] += sum(map(int, rest.split()[11:13]))
+    return {who: count / os.sysconf("SC_CLK_TCK") for who, count in ticks.items()}
+
+
+def _writes(engine: Engine) -> Mapping[str, float]:
+    """Requests so far that write, by verb and resource; leases are not counted."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for labels, count in REQUESTS.findall(engine.cluster.text("/metrics")):
+        one = dict(LABEL.findall(labels))
+        if one["verb"] in WRITES and one["resource"] not in ("leases", ""):
+            found["/".join(filter(None, (f"{one['verb']} {one['resource']}", one["subresource"])))] += float(count)
+    return found
+
+
+class Watch:
+    """Watches the API server and records when each pod is bound."""
+
+    def __init__(self, engine: Engine, pods: int) -> None:
+        self._pods = pods
+        self._bound: dict[str, float] = {}
+        self._all = threading.Event()
+        query = "watch=1&includeObject=None&fieldSelector=spec.nodeName%21%3D"
+        light = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}  # names, or looking on would take its share
+        self._answer = open_watch(engine, f"/api/v1/namespaces/{WHERE}/pods?{query}", light)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def rate(self) -> float:
+        """Pods per second, from the first to the last that is bound."""
+        if not self._all.wait(UNBOUND_S):
+            raise TimeoutError(f"{len(self._bound)} of {self._pods} pods were bound in {UNBOUND_S:g} s")
+        times = sorted(self._bound.values())
+        return (len(times) - 1) / (times[-1] - times[0])
+
+    def _read(self) -> None:
+        for line in self._answer:
+            for row in json.loads(line)["object"].get("rows") or []:
+                self._bound.setdefault(row["cells"][0], time.monotonic())
+            if len(self._bound) == self._pods:
+                self._all.set()
+                break
+        self._answer.close()
+
+
+def open_watch(engine: Engine, path: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+    """The response of a watch, whose lines are its events."""
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(engine.cluster.door))
+    connection.request("GET", path, headers=dict(headers))
+    return connection.getresponse()
+
+
+def scale(engine: Engine, replicas: int) -> None:
+    """Starts or stops our scheduler, and waits for it."""
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
+    engine.cluster.patch(path, {"spec": {"replicas": replicas}})
+    if replicas:
+        engine.wait_for_scheduler()
+    else:
+        wait_for("our scheduler to be gone", lambda: not engine.our_pods(SCHEDULER))
+
+
+def clean(engine: Engine, *paths: str) -> None:
+    """Stops our scheduler and deletes the pods with grace period 0, because no kubelet would report their end; then all
+    objects of other kinds."""
+    scale(engine, 0)
+    for path in (f"/api/v1/namespaces/{WHERE}/pods", *paths):
+        wait_for(f"{path} to be empty", _emptied(engine, path), GONE_S)
+
+
+def _emptied(engine: Engine, path: str) -> Callable[[], bool]:
+    def look() -> bool:
+        engine.cluster.delete(f"{path}?gracePeriodSeconds=0")
+        left: Sequence[Json] = engine.cluster.get(f"{path}?limit=1")["items"]
+        return not left
+
+    return look
