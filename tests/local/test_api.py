@@ -23,7 +23,7 @@ from cotenant.local.endpoint import Endpoint
 from cotenant.local.engine import Engine
 from cotenant.local.identity import Callers
 from cotenant.local.openapi import describe
-from cotenant.local.supervisor import Log
+from cotenant.local.run_log import Log
 from cotenant.local.tokens import TokenAccess
 from cotenant.wire.local import MOST_BYTES, JobRequest, JobView, Problem
 from tests.local.asgi_client import Answer, open_request, request

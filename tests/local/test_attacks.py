@@ -15,7 +15,7 @@ from cotenant.client.http import exchange
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
 from cotenant.local.journal import Journal, JournalError
-from cotenant.local.supervisor import Spec
+from cotenant.local.run_files import Spec
 from cotenant.node.preload import stage, staged_library
 from tests.cli.command import SOURCE, environment
 

@@ -20,7 +20,7 @@ import pytest
 from cotenant.errors import InputError
 from cotenant.local.attempts import launch, prepare, status
 from cotenant.local.containers import Runtime, check_container, find_runtime, in_container
-from cotenant.local.supervisor import Spec
+from cotenant.local.run_files import Spec
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.local import JobRequest, decode_request
 from tests.local.daemon import until

@@ -16,7 +16,7 @@ from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.local.attempts import launch, prepare, status
 from cotenant.local.memory_choice import more_of_host
-from cotenant.local.supervisor import Spec
+from cotenant.local.run_files import Spec
 from cotenant.node.containment import Containment, find_containment
 from cotenant.node.host_memory import NO_LIMIT, HostMemory, find_host_memory, host_memory
 from cotenant.node.shares import Means, Shares, find_shares

@@ -9,8 +9,8 @@ import pytest
 
 from cotenant.local.idle import IdleAction, IdleJobs, IdleSettings
 from cotenant.local.lifecycle import Exited, JobState, Stop, step
+from cotenant.local.run_files import Exit
 from cotenant.local.runs import Runs
-from cotenant.local.supervisor import Exit
 from cotenant.local.tenants import Tenants
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
 from cotenant.wire.local import JobRequest

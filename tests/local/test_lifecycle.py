@@ -31,7 +31,7 @@ from cotenant.local.lifecycle import (
     WrongStateError,
     step,
 )
-from cotenant.local.supervisor import Exit, Outcome
+from cotenant.local.run_files import Exit, Outcome
 from cotenant.wire.local import JobRequest, job_of
 
 REQUEST = JobRequest(command=("train",), cwd="/", retries=1)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
+from cotenant.local.run_files import Exit, boot_id
 from cotenant.local.runs import Runs
-from cotenant.local.supervisor import Exit, boot_id
 
 NOBODY = (1 << 22) - 1
 """a process id that is (nearly) never given out"""

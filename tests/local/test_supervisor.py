@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job's supervisor, with real processes: ends are told apart, limits hold, nothing survives or runs twice."""
 
+import ast
 import fcntl
 import json
 import os
@@ -20,13 +21,29 @@ import pytest
 
 from cotenant.errors import CotenantError
 from cotenant.local import attempts, supervisor
-from cotenant.local.supervisor import TICK_S, Exit, Spec, Supervision, Tree
+from cotenant.local.processes import Tree, look_at
+from cotenant.local.run_files import Exit, Spec, locked, read_json
+from cotenant.local.supervision import TICK_S, Supervision
 
 PATIENCE_S = 40.0
 SOURCES = str(Path(supervisor.__file__).parents[2])
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 
 Start = Callable[..., Path]
+MODULES = ("supervisor", "supervision", "run_files", "processes", "run_log", "cpu_share", "job_process")
+"""of the package `local`, which a supervisor loads"""
+
+
+def test_a_supervisor_loads_the_standard_library_and_its_own_modules_only() -> None:
+    imported = set[str]()
+    for module in MODULES:
+        for node in ast.walk(ast.parse(Path(SOURCES, "cotenant", "local", f"{module}.py").read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(str(node.module))
+    own = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert own == {f"cotenant.local.{module}" for module in MODULES[1:]}
 
 
 @pytest.fixture
@@ -74,7 +91,7 @@ def end_of(folder: Path) -> Exit:
 
 
 def leftovers(folder: Path) -> list[int]:
-    intent, run = supervisor.read_json(f"{folder}/intent"), supervisor.read_json(f"{folder}/run")
+    intent, run = read_json(f"{folder}/intent"), read_json(f"{folder}/run")
     return [] if intent is None else [pid for pid, _ in attempts.find_leftovers(intent["token"], run)]
 
 
@@ -341,7 +358,7 @@ def test_nothing_outlives_the_job_not_even_what_left_its_session(start: Start) -
     script = "setsid sleep 100 & (setsid setsid sleep 101 &); env -i setsid sleep 102 & echo $!; sleep 0.3; exit 5"
     folder = start(["sh", "-c", script])
     assert end_of(folder).code == 5
-    seen = supervisor.look_at(int(output_of(folder)))
+    seen = look_at(int(output_of(folder)))
     assert seen is None or seen.start < record(folder, "run")["start"]
 
 
@@ -461,7 +478,7 @@ def test_status_follows_a_job_through_its_life(start: Start, tmp_path: Path) -> 
 def test_a_run_whose_lock_is_held_by_a_process_that_cannot_be_seen_still_runs(start: Start) -> None:
     folder = start(["true"])
     end_of(folder)
-    until(lambda: not supervisor.locked(str(folder)), "the supervisor to go")
+    until(lambda: not locked(str(folder)), "the supervisor to go")
     (folder / "exit").unlink()
     another = {"pid": os.getpid(), "start": 1}  # the pid of its supervisor belongs to a later process now
     (folder / "intent").write_text(json.dumps({**record(folder, "intent"), **another}))
@@ -483,7 +500,7 @@ def test_the_last_lines_begin_after_a_line_break(log: bytes, lines: int, begins:
 def test_a_supervisor_of_an_earlier_boot_means_interrupted(start: Start) -> None:
     folder = start(["true"])
     end_of(folder)
-    until(lambda: not supervisor.locked(str(folder)), "the supervisor to go")  # it writes the exit before it goes
+    until(lambda: not locked(str(folder)), "the supervisor to go")  # it writes the exit before it goes
     (folder / "exit").unlink()
     assert attempts.status(folder).state == "lost"
     (folder / "intent").write_text(json.dumps({**record(folder, "intent"), "boot": "another"}))
@@ -505,7 +522,7 @@ def test_many_supervisors_at_once_start_a_job_once(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-S", supervisor.__file__, str(tmp_path / "job")]
     rivals = [subprocess.Popen(command) for _ in range(5)]
     for _ in range(50):
-        supervisor.locked(str(tmp_path / "job"))  # a look at the lock must not keep all of them out
+        locked(str(tmp_path / "job"))  # a look at the lock must not keep all of them out
     assert [rival.wait(PATIENCE_S) for rival in rivals] == [0] * 5
     assert end_of(tmp_path / "job").code == 0
     assert (tmp_path / "runs").read_text() == "x\n"

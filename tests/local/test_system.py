@@ -98,7 +98,7 @@ def test_everybody_sees_the_users_and_only_the_owner_the_command(shared: SystemD
     assert (seen["request"]["memory"], seen["gpus"]) == ("100MiB", [0])
     assert b"secret" not in shared.ask(shared.bob, "GET", f"/v1/jobs/{secret.id}").body
     assert shared.ask(shared.ada, "GET", f"/v1/jobs/{secret.id}").json()["request"]["command"][0] == "sh"
-    assert shared.log(shared.admin, secret.id) == "secret\n"
+    until(lambda: shared.log(shared.admin, secret.id) == "secret\n")
     assert shared.ask(shared.admin, "POST", f"/v1/jobs/{secret.id}/cancel").status == 200
     assert shared.ended(secret.id).state == "cancelled"
 

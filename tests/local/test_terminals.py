@@ -17,7 +17,7 @@ import pytest
 from cotenant.client.problems import RefusedByDaemonError
 from cotenant.client.terminal import Keys, Modes, connect, frame
 from cotenant.errors import CotenantError
-from cotenant.local.supervisor import read_json
+from cotenant.local.run_files import read_json
 from cotenant.local.terminal import MOST_CLIENTS, QUESTIONS
 from cotenant.wire.local import TerminalView
 from tests.local.daemon import Daemon, running_daemon, until

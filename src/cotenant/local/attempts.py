@@ -18,17 +18,17 @@ from typing import IO, Any, Literal, NamedTuple
 
 from cotenant.errors import CotenantError
 from cotenant.local import supervisor
-from cotenant.local.supervisor import (
-    TOKEN,
+from cotenant.local.job_process import TOKEN, clean_up
+from cotenant.local.processes import all_pids, look_at, send
+from cotenant.local.run_files import (
     VERSION,
     Exit,
+    Refused,
     Spec,
-    all_pids,
     boot_id,
     locked,
-    look_at,
     read_json,
-    send,
+    read_spec,
     sync_folder,
     write_durably,
 )
@@ -186,8 +186,8 @@ def order(job_dir: Path, orders: Mapping[str, object]) -> None:
 def environment_of(job_dir: Path) -> Mapping[str, str]:
     """The variables that a run was prepared with; empty if it was not."""
     try:
-        return supervisor.read_spec(os.path.abspath(job_dir / "spec.json")).env
-    except (supervisor.Refused, OSError):
+        return read_spec(os.path.abspath(job_dir / "spec.json")).env
+    except (Refused, OSError):
         return {}
 
 
@@ -307,10 +307,10 @@ def kill_leftovers(job_dir: Path, patience_s: float = 10.0) -> int:
             break
         time.sleep(0.01)
     contained = 0
-    with suppress(supervisor.Refused):
-        spec = supervisor.read_spec(f"{folder}/spec.json")
+    with suppress(Refused):
+        spec = read_spec(f"{folder}/spec.json")
         contained = 0 if spec.contain is None else kill_group(Path(spec.contain))
-        supervisor.clean_up(spec)
+        clean_up(spec)
     return len(killed) + contained
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.errors import InputError
-from cotenant.local.supervisor import TOKEN, Spec
+from cotenant.local.job_process import TOKEN
+from cotenant.local.run_files import Spec
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.local import JobRequest
 

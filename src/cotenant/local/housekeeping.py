@@ -10,7 +10,7 @@ from cotenant.local.events import log_error
 from cotenant.local.lifecycle import ENDED
 from cotenant.local.parts import Parts
 from cotenant.local.pruning import EndedJob, Pruner
-from cotenant.local.supervisor import locked
+from cotenant.local.run_files import locked
 from cotenant.wire.cleaning import Cleaned
 from cotenant.wire.local import Pruned, PruneRequest
 from cotenant.wire.text import counted

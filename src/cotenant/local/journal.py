@@ -25,7 +25,7 @@ from cotenant.history.database import Kind, open_database, plain_errors
 from cotenant.local.lifecycle import ACTIVE, ENDED, STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
 from cotenant.local.logins import Origin
 from cotenant.local.owners import Owner, own_account
-from cotenant.local.supervisor import look_at
+from cotenant.local.processes import look_at
 from cotenant.node.ownership import problem_of_file
 from cotenant.wire.arrays import ARRAY_ID
 

@@ -19,7 +19,7 @@ from cotenant.local.isolation import JobIsolation
 from cotenant.local.lifecycle import JobRecord, request_of
 from cotenant.local.logins import Origin, login_environment
 from cotenant.local.owners import Owner
-from cotenant.local.supervisor import Spec
+from cotenant.local.run_files import Spec
 from cotenant.local.terminals import terminal_path, with_terminal
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import ISOLATION, Allowance, Launch, Slice, enforcement, host_enforcement, launch_for

@@ -20,7 +20,7 @@ from cotenant.core.model import Gpus, Job, Placement
 from cotenant.core.units import MilliGpu
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.owners import Owner
-from cotenant.local.supervisor import Exit
+from cotenant.local.run_files import Exit
 from cotenant.wire.arrays import Array
 from cotenant.wire.local import JobRequest, demand_of, element_of
 

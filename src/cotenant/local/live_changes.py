@@ -12,7 +12,7 @@ from cotenant.core.placement.check import Check
 from cotenant.core.placement.feasibility import eligible_gpus
 from cotenant.core.queueing.limits import LimitCheck, amounts_of
 from cotenant.errors import InputError
-from cotenant.local.supervisor import Refused, read_spec
+from cotenant.local.run_files import Refused, read_spec
 from cotenant.local.tenants import PlacedJob
 from cotenant.node.launch import Launch
 from cotenant.wire.text import duration_text

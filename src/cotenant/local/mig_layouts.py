@@ -18,7 +18,7 @@ from cotenant.core.model import Machine
 from cotenant.core.placement.mig_moves import Moves, Place, Placed
 from cotenant.core.placement.repartition import Slices
 from cotenant.errors import CotenantError, DeviceError
-from cotenant.local.supervisor import write_durably
+from cotenant.local.run_files import write_durably
 
 RECORD = "mig.json"
 

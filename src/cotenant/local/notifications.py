@@ -30,8 +30,8 @@ from cotenant.local.events import Events, log_error
 from cotenant.local.journal import Journal, StoredNotice, array_id
 from cotenant.local.lifecycle import ENDED, JobRecord, JobState, request_of, unreadable
 from cotenant.local.logins import login_environment
+from cotenant.local.run_files import Spec
 from cotenant.local.runs import Runs
-from cotenant.local.supervisor import Spec
 from cotenant.node.launch import ISOLATION
 from cotenant.wire.local import JobRequest, JobView
 from cotenant.wire.notices import Way, When, parse_notice

@@ -19,7 +19,7 @@ from cotenant.local.lifecycle import (
 )
 from cotenant.local.parts import Parts
 from cotenant.local.queries import Queries
-from cotenant.local.supervisor import Exit
+from cotenant.local.run_files import Exit
 from cotenant.local.transitions import Transitions
 from cotenant.local.waiting import Waiting
 

@@ -11,8 +11,8 @@ from cotenant.core.footprint import memory_on
 from cotenant.core.model import Demand, Gpus, Job, Machine, Placement, Slot
 from cotenant.core.queueing.backfill import Ends
 from cotenant.core.units import MiB, MilliGpu, Seconds
+from cotenant.local.run_files import read_json
 from cotenant.local.runs import Runs
-from cotenant.local.supervisor import read_json
 from cotenant.node.devices.backend import Running
 from cotenant.signals import Signal
 from cotenant.wire.local import JobRequest, command_digest

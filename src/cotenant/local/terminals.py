@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cotenant.local import terminal
 from cotenant.local.config import Resources
-from cotenant.local.supervisor import Spec
+from cotenant.local.run_files import Spec
 from cotenant.wire.local import JobRequest
 
 

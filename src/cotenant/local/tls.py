@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.errors import InputError
-from cotenant.local.supervisor import sync_folder
+from cotenant.local.run_files import sync_folder
 from cotenant.node.certificate import make_certificate
 
 

@@ -16,7 +16,7 @@ from cotenant.core.model import Gpus
 from cotenant.core.tuning.episode import Tuning
 from cotenant.errors import CotenantError
 from cotenant.local.events import log_error
-from cotenant.local.supervisor import look_at
+from cotenant.local.processes import look_at
 from cotenant.node.agent import AgentServer, JobEvent
 from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.node.foreign import ForeignWork
