@@ -3,6 +3,7 @@
 """The chart on a real cluster without GPUs: installed by the real helm with its defaults, and by cotenant itself."""
 
 import json
+import shutil
 import sys
 import time
 from base64 import b64decode, b64encode
@@ -14,12 +15,14 @@ import pytest
 
 from cotenant.kube.api.certificates import validity_of
 from cotenant.kube.api.names import AGENT, CONFIGURATION, DECISIONS, NAMESPACE, SCHEDULER, WEB, WEBHOOK, WHY
+from cotenant.kube.codec.claims import DRIVER
 from cotenant.kube.install.chart import merged
-from tests.cluster import audit, pods
+from tests.cluster import audit, claiming, firewall, pods
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.binaries import Binaries
 from tests.cluster.certificates import certificate
 from tests.cluster.cluster import Cluster, running
+from tests.cluster.components import SERVER
 from tests.cluster.conftest import until_last_use
 from tests.cluster.engine import SLEEP, Engine, chart_values, run_install
 from tests.cluster.forwarding import forwarded
@@ -42,6 +45,13 @@ NEVER_CALLED = {
     (AGENT, "get", "nodes"): "only if simulated GPUs end, or by `kube agent --remove`",
 }
 """rights that the programs have and do not use in this test"""
+CLAIM_RESOURCES = ("resourceclaims", "resourceclaimtemplates", "resourceslices", "deviceclasses")
+NEVER_CALLED_FOR_CLAIMS = {
+    (SCHEDULER, "patch", "resourceclaims/binding"): "no path: Kubernetes 1.36 asks for it beside another right",
+    (AGENT, "get", "resourceclaims"): "only for claims of administrators (tests/cluster/test_claim_life.py)",
+}
+CLOSED = 9
+"""a port at which no program listens"""
 
 
 class Installed:
@@ -168,28 +178,83 @@ def test_a_certificate_is_renewed_while_pods_are_created_and_none_is_refused(by_
 
 
 def test_the_roles_allow_what_is_called_and_nothing_more(by_helm: Installed) -> None:
-    view_pages(by_helm.engine)
-    found = audit.events(by_helm.log)
+    view_pages(by_helm.engine, "first")
+    assert unused_rights(by_helm, audit.events(by_helm.log)) - NEVER_CALLED.keys() == set()
+
+
+def unused_rights(installed: Installed, found: list[Json]) -> set[tuple[str, str, str]]:
+    """The rights of our accounts that none of these requests needed; fails if a request was refused."""
     assert audit.refused(found) == set()
     called = {call for one in found if (call := audit.call_of(one)) is not None}
     rules = audit.allowed(
         one
         for kind in ("roles", "clusterroles")
-        for one in by_helm.cluster.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}?{OURS}")["items"]
+        for one in installed.cluster.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}?{OURS}")["items"]
         for one in [{**one, "kind": kind[:-1].replace("cluster", "Cluster").replace("role", "Role")}]
         if one["metadata"]["name"] not in (WHY, DECISIONS)
     )
-    unused = {(rule.account, rule.verb, rule.resource) for rule in rules - called}
-    assert unused - NEVER_CALLED.keys() == set()
+    return {(rule.account, rule.verb, rule.resource) for rule in rules - called}
 
 
-def view_pages(engine: Engine) -> None:
+def view_pages(engine: Engine, pod: str) -> None:
     """An administrator looks at the pages of the cluster and of a pod."""
-    token = token_of_administrator(engine, "viewer", "default")
+    viewer = f"viewer-of-{pod}"
+    token = token_of_administrator(engine, viewer, "default")
     with forwarded(engine.cluster.machines[0], Address(engine)) as port:
-        pages = Pages(engine, port, {"viewer": token})
-        wait_for("the pages to show the pod", lambda: "first" in pages.text("/", "viewer"))
-        assert "Placed" in pages.text("/jobs/default/first", "viewer")
+        pages = Pages(engine, port, {viewer: token})
+        wait_for("the pages to show the pod", lambda: pod in pages.text("/", viewer))
+        assert "Placed" in pages.text(f"/jobs/default/{pod}", viewer)
+
+
+def test_an_installation_differs_in_nothing_from_what_is_rendered(by_helm: Installed) -> None:
+    """As Flux finds drift: everything is applied again, as a trial, by another manager of fields."""
+    where = ("--namespace", NAMESPACE, "--kubeconfig", str(by_helm.cluster.credentials / "admin.kubeconfig"))
+    objects = by_helm.cluster.machines[0].run("helm", "get", "manifest", "cotenant", *where)
+    assert "kind: Deployment" in objects
+    again = ("--server-side", "--force-conflicts", "--field-manager=flux", "--filename=-")
+    assert by_helm.cluster.kubectl("diff", *again, feed=objects) == ""
+
+
+def test_network_policies_allow_the_connections_that_are_needed_and_no_others(by_helm: Installed) -> None:
+    """They are enforced in the network of each pod, and everything works; nothing listens in vain."""
+    if shutil.which("nft") is None:
+        pytest.skip("needs the tool nft")
+    engine, machine = by_helm.engine, by_helm.cluster.machines[0]
+    policies, processes = firewall.policies(by_helm.cluster), dict[str, int]()
+    for name, words in firewall.PROGRAMS.items():
+        (pod,) = engine.our_pods(name)
+        address, pid = pod["status"]["podIP"], machine.processes(words)[0]
+        allowed = firewall.allowed(policies, pod["metadata"]["labels"])
+        assert allowed.ports == firewall.ports_that_listen(machine, pid), name
+        assert firewall.tried(machine, address, CLOSED) == "refused"
+        firewall.enforce(machine, pid, allowed)
+        assert firewall.tried(machine, address, CLOSED) == "dropped"
+        assert {firewall.tried(machine, address, port) for port in allowed.ports} == {"connected"}
+        processes[name] = pid
+    reaches = {name: firewall.tried(machine, SERVER, 443, pid) for name, pid in processes.items()}
+    assert reaches == {SCHEDULER: "connected", AGENT: "connected", WEB: "connected", WEBHOOK: "dropped"}
+    engine.create("behind", LIMITS)
+    engine.started("behind")
+    view_pages(engine, "behind")
+    assert b"cotenant_" in engine.scheduler_metrics()
+    assert b"cotenant_" in engine.agent_metrics("node1")
+    for one in ("cotenant-mps", "cotenant-removal"):
+        assert firewall.allowed(policies, {"app.kubernetes.io/name": one}) == firewall.Allowed(frozenset(), False)
+
+
+def test_the_roles_with_claims_allow_what_is_called_and_nothing_more(by_helm: Installed) -> None:
+    """The rules for claims are there only if claims are enabled, so the chart is upgraded first."""
+    engine, before = by_helm.engine, len(audit.events(by_helm.log))
+    claims = {"settings": {"claims": {"enabled": True}}}
+    run_install(by_helm.cluster, "upgrade", claims, "--wait", helm=True)
+    wait_for("the driver", lambda: f"kubelet knows {DRIVER}" in engine.agent_log("node1"))
+    engine.wait_for_scheduler()
+    claiming.make_template(engine, "part", claiming.spec_of("64Mi"))
+    claiming.create(engine, "claims", SLEEP, template="part")
+    claiming.started(engine, "claims")
+    found = audit.events(by_helm.log)[before:]
+    unused = {one for one in unused_rights(by_helm, found) if one[2].startswith(CLAIM_RESOURCES)}
+    assert unused == NEVER_CALLED_FOR_CLAIMS.keys()
 
 
 def test_helm_removes_everything_but_the_profiles(by_helm: Installed) -> None:
