@@ -14,7 +14,8 @@ import pytest
 from cotenant.client.http import exchange
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
-from cotenant.local.journal import Journal, JournalError
+from cotenant.local.journal import Journal
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.run_files import Spec
 from cotenant.node.preload import stage, staged_library
 from tests.cli.command import SOURCE, environment

@@ -17,7 +17,7 @@ import pytest
 from cotenant.client.problems import RefusedByDaemonError
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
-from cotenant.local.journal import JournalError
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.processes import look_at
 from cotenant.local.run_files import Spec
 from cotenant.local.unrecorded import UnrecordedCancels

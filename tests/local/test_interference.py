@@ -16,7 +16,8 @@ from cotenant.core.tuning.coordination import Coordinator
 from cotenant.core.tuning.goodput import NOISE_BOUNDS
 from cotenant.errors import InputError
 from cotenant.local.engine import Engine
-from cotenant.local.journal import Journal, JournalEvent
+from cotenant.local.journal import Journal
+from cotenant.local.journal_rows import JournalEvent
 from cotenant.local.tenants import PlacedJob
 from cotenant.node.agent import Connected, Reported
 from cotenant.node.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S

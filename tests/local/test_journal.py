@@ -18,13 +18,8 @@ import pytest
 
 from cotenant.errors import CotenantError
 from cotenant.local import journal as journal_module
-from cotenant.local.journal import (
-    EVENTS_BETWEEN_SWEEPS,
-    EVENTS_KEPT,
-    MIGRATIONS,
-    Journal,
-    JournalError,
-)
+from cotenant.local.journal import EVENTS_BETWEEN_SWEEPS, EVENTS_KEPT, Journal
+from cotenant.local.journal_schema import MIGRATIONS, JournalError
 from cotenant.local.lifecycle import ACTIVE, JobState, WrongStateError
 
 REQUEST = b'{"command": ["true"], "cwd": "/", "name": "tiny"}'
@@ -39,7 +34,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 def run_apart(code: str, *arguments: object) -> subprocess.Popen[str]:
     """A Python process of its own, with the journal at hand."""
-    command = [sys.executable, "-c", f"from cotenant.local.journal import *\nimport sys\n{code}", *map(str, arguments)]
+    imports = "import sys\nfrom cotenant.local.journal import *\nfrom cotenant.local.journal_schema import JournalError"
+    command = [sys.executable, "-c", f"{imports}\n{code}", *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": SOURCES}
     )

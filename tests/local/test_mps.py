@@ -22,7 +22,7 @@ from cotenant.core.model import Demand, Gpu, Machine
 from cotenant.core.placement.checks import isolation as isolation_check
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.local.isolation import ONE_USER, IsolationSettings, JobIsolation, rung_of
-from cotenant.local.journal import JournalError
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.mps_watch import MpsWatch
 from cotenant.node.devices.compute_modes import ComputeModes
 from cotenant.node.limits import GpuLimit

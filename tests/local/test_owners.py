@@ -19,7 +19,8 @@ from cotenant.history.decisions import DecisionRecorder, begin_line
 from cotenant.history.segments import FolderSegments
 from cotenant.local import api
 from cotenant.local.identity import PEER, Caller, Callers
-from cotenant.local.journal import MIGRATIONS, Journal
+from cotenant.local.journal import Journal
+from cotenant.local.journal_schema import MIGRATIONS
 from cotenant.local.logins import origin_of
 from cotenant.local.owners import Owner, account_named, account_of, own_account
 from cotenant.local.tokens import MOST_PER_USER, TokenAccess, Tokens

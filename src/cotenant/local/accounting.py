@@ -25,7 +25,8 @@ from cotenant.errors import InputError
 from cotenant.local import owners
 from cotenant.local.account_settings import AccountRules, ReservationLimits
 from cotenant.local.events import log_error
-from cotenant.local.journal import Journal, JournalError
+from cotenant.local.journal import Journal
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.owners import Owner
 from cotenant.local.tenants import PlacedJob
 from cotenant.wire.local import AccountView

@@ -5,7 +5,8 @@
 import msgspec
 
 from cotenant.errors import CotenantError
-from cotenant.local.journal import ArrayRecord, ElementCount, Journal
+from cotenant.local.journal import Journal
+from cotenant.local.journal_rows import ArrayRecord, ElementCount
 from cotenant.local.lifecycle import ACTIVE, JobState
 from cotenant.wire.arrays import ELEMENT_ID, item_of
 from cotenant.wire.local import JobRequest, JobView

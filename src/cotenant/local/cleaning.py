@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
 from cotenant.local.dependencies import needed_in
-from cotenant.local.journal import EndedJobs, Journal
+from cotenant.local.journal import Journal
+from cotenant.local.journal_rows import EndedJobs
 from cotenant.local.pruning import Pruner
 from cotenant.wire.cleaning import Cleaned, CleanedJob, KeptJob
 

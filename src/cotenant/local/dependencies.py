@@ -13,7 +13,8 @@ from typing import Literal
 import msgspec
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.local.journal import Journal, array_id
+from cotenant.local.journal import Journal
+from cotenant.local.journal_rows import array_id
 from cotenant.local.lifecycle import ENDED, JobRecord, JobState
 from cotenant.wire.arrays import ARRAY_ID
 from cotenant.wire.dependencies import Condition, Dependency, parse_dependencies

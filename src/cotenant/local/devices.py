@@ -18,7 +18,8 @@ from cotenant.core.units import MiB, MilliCpu
 from cotenant.errors import CotenantError
 from cotenant.local.events import log_error, stored_setting
 from cotenant.local.isolation import JobIsolation
-from cotenant.local.journal import Journal, JournalError
+from cotenant.local.journal import Journal
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.views import usage_by_job
 from cotenant.node.devices.backend import Backend, GpuUsage, KnownGpu, Running
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage

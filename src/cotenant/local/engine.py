@@ -21,7 +21,7 @@ from cotenant.local.daemon_stops import DaemonStops
 from cotenant.local.events import log_error
 from cotenant.local.housekeeping import Housekeeping
 from cotenant.local.job_commands import JobCommands
-from cotenant.local.journal import JournalError
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.machine_commands import MachineCommands
 from cotenant.local.mig import MigChanges
 from cotenant.local.mig_layouts import LayoutChanges

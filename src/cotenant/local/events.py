@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from cotenant.local.journal import Journal, JournalError
+from cotenant.local.journal import Journal
+from cotenant.local.journal_schema import JournalError
 
 T = TypeVar("T")
 REPEATED_AFTER_S = 60.0

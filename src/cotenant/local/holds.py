@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cotenant.errors import InputError
-from cotenant.local.journal import Journal, JournalError
+from cotenant.local.journal import Journal
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.lifecycle import JobRecord, JobState
 
 PREFIX = "held/"

@@ -6,7 +6,7 @@ import asyncio
 
 from cotenant.errors import InputError
 from cotenant.local.events import log_error
-from cotenant.local.journal import JournalError
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.lifecycle import ACTIVE, ENDED, JobRecord, JobState, Stop, StopRequested
 from cotenant.local.parts import Parts
 from cotenant.local.queries import Queries

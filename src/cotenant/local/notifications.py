@@ -27,7 +27,8 @@ from cotenant.local import attempts, notifier
 from cotenant.local.array_views import array_view
 from cotenant.local.config import Resources
 from cotenant.local.events import Events, log_error
-from cotenant.local.journal import Journal, StoredNotice, array_id
+from cotenant.local.journal import Journal
+from cotenant.local.journal_rows import StoredNotice, array_id
 from cotenant.local.lifecycle import ENDED, JobRecord, JobState, request_of, unreadable
 from cotenant.local.logins import login_environment
 from cotenant.local.run_files import Spec

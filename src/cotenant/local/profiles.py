@@ -14,7 +14,8 @@ from cotenant.core.model import Machine
 from cotenant.core.sharing.speeds import Belief, Predicted, tenant_set_of
 from cotenant.errors import InputError
 from cotenant.local.events import log_error
-from cotenant.local.journal import Journal, JournalError
+from cotenant.local.journal import Journal
+from cotenant.local.journal_schema import JournalError
 from cotenant.wire.profile import VERSION, JobProfile, WorkloadId, averaged, sorted_profiles
 
 PROFILE, PREDICTOR = "profile:", "predictor:"

@@ -30,7 +30,7 @@ from cotenant.local.events import Event
 from cotenant.local.foresight import Foresight
 from cotenant.local.isolation import rung_of
 from cotenant.local.job_slices import NO_FAULTS, SliceFaults
-from cotenant.local.journal import ArrayRecord
+from cotenant.local.journal_rows import ArrayRecord
 from cotenant.local.lifecycle import (
     ACTIVE,
     ENDED,

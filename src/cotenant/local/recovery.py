@@ -8,7 +8,7 @@ from cotenant.errors import CotenantError
 from cotenant.local import attempts
 from cotenant.local.changing import Changer
 from cotenant.local.events import log_error
-from cotenant.local.journal import JournalError
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.lifecycle import ACTIVE, JobRecord, request_of, unreadable
 from cotenant.local.mig import MigChanges
 from cotenant.local.parts import Parts

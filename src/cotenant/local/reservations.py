@@ -28,7 +28,8 @@ from cotenant.local import owners
 from cotenant.local.account_settings import ReservationLimits
 from cotenant.local.events import log_error
 from cotenant.local.identity import KNOWN_S, Caller
-from cotenant.local.journal import Journal, JournalError
+from cotenant.local.journal import Journal
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.owners import Owner
 from cotenant.local.refusals import ForbiddenError, UnknownError
 from cotenant.local.tenants import PlacedJob

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from cotenant.local import attempts
 from cotenant.local.events import log_error
-from cotenant.local.journal import Journal, JournalError
+from cotenant.local.journal import Journal
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.lifecycle import JobRecord
 from cotenant.local.runs import Runs
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace as replaced
 from cotenant.core.model import Job
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.containers import check_container
-from cotenant.local.journal import JournalError
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.lifecycle import ENDED, JobRecord, RetryRequested, request_of, unreadable
 from cotenant.local.logins import Origin
 from cotenant.local.owners import Owner, own_account

@@ -6,7 +6,7 @@ import time
 
 from cotenant.local import attempts
 from cotenant.local.events import log_error
-from cotenant.local.journal import JournalError
+from cotenant.local.journal_schema import JournalError
 from cotenant.local.lifecycle import ACTIVE, ENDED, Change, JobRecord, LifecycleEvent, Stop, StopRequested, step
 from cotenant.local.parts import Parts
 

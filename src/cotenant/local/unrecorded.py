@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from cotenant.local.journal import JournalError
+from cotenant.local.journal_schema import JournalError
 
 SIZE = 8192
 PLACE = 32

@@ -21,7 +21,7 @@ from cotenant.core.queueing.fair import Standing
 from cotenant.core.queueing.limits import LimitCheck, kinds_of_gpus, least_amounts
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
-from cotenant.local.journal import array_id
+from cotenant.local.journal_rows import array_id
 from cotenant.local.lifecycle import JobRecord, JobState, array_of, gpus_of
 from cotenant.local.owners import Owner
 from cotenant.local.tenants import UNMANAGED
