@@ -9,13 +9,14 @@ import pytest
 
 from cotenant.core.model import Container
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu, Percent
+from cotenant.errors import InputError
 from cotenant.kube.codec.claim_templates import template_name, template_of
 from cotenant.kube.codec.claims import DRIVER, SHARED, WHOLE
 from cotenant.kube.codec.queueing import GATE
-from cotenant.kube.settings import ClaimsPart, KubeSettings
+from cotenant.kube.settings import ClaimsPart, KubeSettings, parse_settings
 from cotenant.kube.webhook.mutation import mutate
 from tests.kube.control_plane import ControlPlane, play, until
-from tests.kube.reviews import admitted, response, review, written
+from tests.kube.reviews import admitted, refusal, response, review, written
 from tests.kube.test_claims import add_claim, add_pod, bind, is_ready, spec_of
 from tests.kube.test_claims_in_full import record, waits, with_nodes
 
@@ -65,6 +66,20 @@ def test_pods_without_gpus_and_clusters_without_the_setting_are_left_alone() -> 
     assert "resourceClaims" not in admitted(written({}), CONVERT)["spec"]
     assert "resourceClaims" not in admitted(written(SLICE), KubeSettings(claims=ClaimsPart(enabled=True)))["spec"]
     assert "resourceClaims" not in admitted(written(SLICE), KubeSettings(claims=ClaimsPart(convert=True)))["spec"]
+
+
+def test_without_the_device_plugin_a_pod_is_converted_or_refused() -> None:
+    only = KubeSettings(claims=ClaimsPart(enabled=True, convert=True, only=True))
+    assert admitted(written(SLICE), only)["spec"]["resourceClaims"]
+    assert "resourceClaims" not in admitted(written({}), only)["spec"]
+    amd = admitted(written({"amd.com/gpu": 1}), only)
+    assert amd["spec"]["schedulerName"] == "cotenant-scheduler", "claims are for NVIDIA GPUs"
+    by_mps = written(SLICE, annotations={"cotenant.io/isolation": "mps"})
+    assert "a claim cannot express this request" in refusal(mutate(review(by_mps), only))
+    no_templates = KubeSettings(claims=ClaimsPart(enabled=True, only=True))
+    assert "name a claim instead of resources" in refusal(mutate(review(written(SLICE)), no_templates))
+    with pytest.raises(InputError, match=r"claims\.only: needs claims\.enabled"):
+        parse_settings(b"claims: {only: true}")
 
 
 def test_a_privileged_pod_is_refused_before_it_is_converted() -> None:

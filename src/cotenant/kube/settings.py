@@ -259,6 +259,14 @@ class ClaimsPart(_Section, frozen=True):
     """Whether ResourceClaims of our device classes are allocated. Needs Kubernetes 1.34 or later."""
     convert: bool = False
     """Whether new pods that request GPUs under resources get them by claims, if claims can express the request."""
+    only: bool = False
+    """Whether NVIDIA GPUs are given by claims only: agents register no device plugin for them, and a pod that requests
+    them under resources and is not converted is refused."""
+
+    def check(self) -> None:
+        """InputError if no pod could get GPUs."""
+        if self.only and not self.enabled:
+            raise InputError("claims.only: needs claims.enabled, or no pod could get GPUs")
 
 
 class NamespacePart(_Section, frozen=True):
@@ -455,6 +463,7 @@ def parse_settings(
             settings = msgspec.convert(_merged(COMPAT[settings.compat], found), KubeSettings)
         settings.codec()
         settings.lease.check()
+        settings.claims.check()
         settings.isolation.check()
         if check_queue:
             settings.queue.check()

@@ -67,6 +67,7 @@ class Node:
         strict: bool = False,
         by_cdi: bool = False,
         claims: bool = False,
+        devices: bool = True,
         read_claim: ReadClaim | None = None,
         known_s: float = 20.0,
     ) -> AsyncIterator[Plugins]:
@@ -81,6 +82,7 @@ class Node:
             strict=strict,
             by_cdi=by_cdi,
             claims=claims,
+            devices=devices,
             read_claim=read_claim,
             look_s=0.05,
             known_s=known_s,

@@ -67,12 +67,12 @@ def user(name: str, *gpus: str, limits: str = "gpu any", copied: bool = False) -
 
 @asynccontextmanager
 async def driver(
-    *, known_s: float = 20.0, read_claim: ReadClaim | None = None
+    *, known_s: float = 20.0, read_claim: ReadClaim | None = None, devices: bool = True
 ) -> AsyncIterator[tuple[Node, Plugins, Path]]:
     """A node whose agent serves claims, and the socket that it told kubelet."""
     async with node() as here, kubelet_in(here.kubelet):
         (here.kubelet / "plugins_registry").mkdir()
-        async with here.plugins(claims=True, known_s=known_s, read_claim=read_claim) as plugins:
+        async with here.plugins(claims=True, devices=devices, known_s=known_s, read_claim=read_claim) as plugins:
             yield here, plugins, await endpoint(here)
 
 
@@ -153,6 +153,18 @@ def test_a_claim_brings_the_gpus_the_limits_and_a_region_of_its_own() -> None:
             assert not region.exists()
             assert not limits_file(here).exists()
             assert not spec_path(here.host.cdi, name).exists()
+
+    asyncio.run(scenario())
+
+
+def test_without_the_device_plugin_kubelet_gets_the_driver_alone() -> None:
+    async def scenario() -> None:
+        async with driver(devices=False) as (here, plugins, socket):
+            here.pods.append(user("one", "GPU-b"))
+            assert (await prepare(socket)).error == ""
+            assert not plugins.hands_out_devices
+            assert plugins.is_watched(), "the node takes pods"
+            assert [one.name for one in here.host.plugins.glob("*.sock")] == ["kubelet.sock"]
 
     asyncio.run(scenario())
 

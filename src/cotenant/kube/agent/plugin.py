@@ -142,8 +142,8 @@ class Plugins:
     """The device plugins of a node, one for each resource name.
 
     Create it before any call of gRPC: it may fork, and gRPC does not survive a fork. `machine` and `pods` (all pods of
-    this node, in any phase) are called often and must return at once. InputError or CotenantError if the folders of the
-    host cannot be made.
+    this node, in any phase) are called often and must return at once. Without `devices`, kubelet hands out none, and
+    all GPUs are given by claims. InputError or CotenantError if the folders of the host cannot be made.
     """
 
     def __init__(
@@ -159,6 +159,7 @@ class Plugins:
         by_cdi: bool = False,
         mps: NodeMps | None = None,
         claims: bool = False,
+        devices: bool = True,
         faults: Faults = dict,
         read_claim: ReadClaim | None = None,
         on_watch_change: Callable[[], object] = lambda: None,
@@ -182,7 +183,7 @@ class Plugins:
             regions=Regions(host.regions.seen),
         )
         self._slices, self._specs = Unclaimed(), Unclaimed()
-        self._services = [Service(resource, self._state) for resource in resources]
+        self._services = {resource: Service(resource, self._state) for resource in resources if devices}
         self._claim_files = ClaimFiles(host, vendor, self._state.common, strict)
         self._driver = self._make_driver() if claims else None
 
@@ -210,14 +211,19 @@ class Plugins:
         """What is wrong with ResourceClaims on this node; None: nothing, or they are not enabled."""
         return None if self._driver is None else self._driver.problem()
 
+    @property
+    def hands_out_devices(self) -> bool:
+        """Whether kubelet hands out devices; if not, all GPUs are given by claims."""
+        return bool(self._services)
+
     def is_watched(self) -> bool:
         """Whether kubelet watches every resource, so that it can start containers with GPUs."""
-        return all(service.is_watched() for service in self._services)
+        return all(service.is_watched() for service in self._services.values())
 
     async def run(self) -> None:
         """Serves kubelet until cancelled, and then removes the sockets."""
         async with asyncio.TaskGroup() as group:
-            for resource, service in zip(self._resources, self._services, strict=True):
+            for resource, service in self._services.items():
                 group.create_task(
                     keep_registered(
                         self._state.host.plugins,
@@ -261,6 +267,8 @@ class Plugins:
             error_log.report("tidying", str(error))
 
     async def _keep_tidy(self) -> None:
+        if not self._services:  # a service tidies before it is registered
+            await self.tidy()
         while True:
             await asyncio.sleep(TIDY_S)
             await self.tidy()

@@ -62,6 +62,7 @@ from cotenant.kube.codec.inventory import (
     closed_for,
     cordoned_gpus,
 )
+from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.codec.withdrawing import take_back
 from cotenant.kube.settings import KubeSettings, MetricsPart, read_settings
 from cotenant.node.agent import JobEvent
@@ -298,6 +299,7 @@ class Agent:
                 by_cdi=self._options.mps and vendor.row.cdi_kind is not None,
                 mps=self.mps,
                 claims=self._settings.claims.enabled,
+                devices=not (self._settings.claims.only and vendor is VGPU.vendor),
                 faults=lambda: self._usage.faults,
                 read_claim=lambda namespace, name: self._client.get(CLAIMS, name, namespace=namespace),
                 on_watch_change=self._changed.set,
@@ -432,7 +434,7 @@ class Agent:
         counting = NodeTotals(vendor, self._codec)
         while True:
             self._changed.clear()
-            totals = counting.of(self._machine, self._pods.pods())
+            totals = counting.of(self._machine, self._pods.pods()) if plugins.hands_out_devices else {}
             away = LEAVING if self._leaving else None if plugins.is_watched() else NOT_WATCHED
             closed = {} if self.mps is None else self.mps.published()
             told = annotations_for(unhealthy(self._machine, closed), vendor, self._codec)

@@ -16,6 +16,7 @@ from cotenant.kube.codec.guaranteed import limits_annotations
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of, hold_in
 from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
+from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.settings import KubeSettings, has_label
 from cotenant.kube.webhook.conversion import converted
 from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
@@ -97,6 +98,9 @@ def _prepare(
         if claims is not None:
             changed = {**old, "spec": claims}
             return _prepare(changed, msgspec.convert(changed, PodManifest), settings, namespace, by_cdi)
+    if settings.claims.only and pod_request.containers and pod_request.vendor is VGPU.vendor:
+        way = "a claim cannot express this request" if settings.claims.convert else "name a claim instead of resources"
+        raise InputError(f"this cluster gives NVIDIA GPUs by ResourceClaims only (claims.only): {way}")
     spec = _with_containers(old.get("spec", {}), pod, pod_request, codec, by_cdi)
     spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings)
     if pod_request.containers or settings.scheduler.takes_over(pod.spec.scheduler_name):
