@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.api.names import CONFIGURATION, SCHEDULER
+from cotenant.kube.api.names import AGENT, CLEANUP, CONFIGURATION, MPS, REMOVAL, SCHEDULER, WEBHOOK
 from cotenant.kube.install.admission import terms_of, webhook_configuration
 from cotenant.kube.install.chart import (
     ClusterFacts,
@@ -34,6 +34,7 @@ from cotenant.kube.install.template import TemplateError, Templates
 from cotenant.kube.install.template_functions import FUNCTIONS
 from cotenant.kube.install.values import Values
 from cotenant.kube.settings import parse_settings
+from tests.cluster import firewall
 from tests.cluster.binaries import CannotBuildError, helm
 from tools.reference.chart import field_documents
 
@@ -379,3 +380,26 @@ def test_hooks_delete_what_they_left_and_come_in_order() -> None:
     for one in hooks:
         notes = one["metadata"]["annotations"]
         assert notes["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        (AGENT, firewall.Allowed(frozenset({9100}), True)),
+        (SCHEDULER, firewall.Allowed(frozenset({8443, 10259}), True)),
+        (WEBHOOK, firewall.Allowed(frozenset({8443}), False)),
+        (MPS, firewall.Allowed(frozenset(), False)),
+        (REMOVAL, firewall.Allowed(frozenset(), False)),
+        (CLEANUP, firewall.Allowed(frozenset(), True)),
+        ("a pod of somebody else", firewall.Allowed(None, True)),
+    ],
+)
+def test_network_policies_select_each_of_our_pods(name: str, allowed: firewall.Allowed) -> None:
+    """tests/cluster/test_chart.py enforces them."""
+    policies = [one for one in ours({"settings": {"metrics": {"port": 9100}}}) if one["kind"] == "NetworkPolicy"]
+    assert firewall.allowed(policies, {"app.kubernetes.io/name": name}) == allowed
+
+
+def test_agents_without_metrics_accept_no_connection() -> None:
+    policies = [one for one in ours({"settings": {"metrics": {"port": 0}}}) if one["kind"] == "NetworkPolicy"]
+    assert firewall.allowed(policies, {"app.kubernetes.io/name": AGENT}) == firewall.Allowed(frozenset(), True)
