@@ -21,8 +21,7 @@ OWN_CLUSTERS = (
     *_files(
         "test_topology.py",
         "test_dra.py",
-        "test_claim_life.py",
-        "test_claim_scheduling.py",
+        "test_claim",  # all files that begin so, on one cluster
         "test_podgroups.py",
         "neighbours/",
     ),
