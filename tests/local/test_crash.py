@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
 """The daemon is killed again and again, at any moment: no accepted job is lost, none runs twice, and arrays,
-dependencies and holds are obeyed."""
+dependencies, holds and pauses are obeyed; with a daemon for all users, each job runs as its owner."""
 
 import os
 import random
@@ -22,25 +22,61 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from cotenant.client.addresses import system_socket
 from cotenant.client.client import Client
-from cotenant.client.problems import NoDaemonError, RefusedByDaemonError
+from cotenant.client.problems import NoDaemonError, RefusedByDaemonError, raise_problem
 from cotenant.local.dependencies import Kind, verdict
 from cotenant.wire.arrays import Array
 from cotenant.wire.dependencies import Condition
 from cotenant.wire.local import JobRequest, JobView
 from tests.local.daemon import SOURCE
+from tests.local.users import Asker, a_user
 
 pytestmark = pytest.mark.slow
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make users")
 KILLS, JOBS = 50, 60
 PATIENCE_S = 90.0
 
 
+class Place(NamedTuple):
+    """Where a daemon and its jobs have their files, and by whom jobs are submitted."""
+
+    state: Path
+    work: Path
+    """the working directory of all jobs, which every user may write to"""
+    users: tuple[Asker, ...] = ()
+    """empty: by this process"""
+
+
 @pytest.fixture
-def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     folder = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short
     monkeypatch.setenv("COTENANT_STATE", str(folder))
-    yield folder
+    (folder / "work").mkdir()
+    yield Place(folder, folder / "work")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def shared_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """For a daemon for all users, and two of them."""
+    folder = Path(tempfile.mkdtemp(prefix="ct"))
+    folder.chmod(0o755)
+    for name, mode in (("state", 0o700), ("work", 0o777)):
+        (folder / name).mkdir()
+        (folder / name).chmod(mode)
+    for name in ("ran", "users"):
+        (folder / "work" / name).touch()
+        (folder / "work" / name).chmod(0o666)
+    monkeypatch.delenv("COTENANT_STATE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "none"))
+    monkeypatch.setenv("COTENANT_RUNTIME", str(folder / "run"))
+    with a_user(f"ada{os.getpid():x}") as ada, a_user(f"bob{os.getpid():x}") as bob:
+        users = (Asker(ada), Asker(bob))
+        yield Place(folder / "state", folder / "work", users)
+        for user in users:
+            user.end()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -50,7 +86,8 @@ STARTER = """if True:
     import os, signal, sys
     from pathlib import Path
     from cotenant.local.daemon import Options, run
-    state = Path(sys.argv[1])
+    from cotenant.local.system import SystemOptions
+    state, system = Path(sys.argv[1]), SystemOptions() if sys.argv[2] == "system" else None
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for _ in sys.stdin:
         pid = os.fork()
@@ -59,7 +96,7 @@ STARTER = """if True:
             log = os.open(state / "daemon.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            run(Options(state=state, simulate=2, gpu_memory="2GiB"))
+            run(Options(state=state, simulate=2, gpu_memory="2GiB", system=system))
             os._exit(0)
         print(pid, flush=True)
     """
@@ -68,9 +105,9 @@ STARTER = """if True:
 class Crashing:
     """A daemon that can be started in a moment and killed in any."""
 
-    def __init__(self, state: Path) -> None:
-        self._log = state / "daemon.log"
-        command = [sys.executable, "-c", STARTER, str(state)]
+    def __init__(self, place: Place) -> None:
+        self._log = place.state / "daemon.log"
+        command = [sys.executable, "-c", STARTER, str(place.state), "system" if place.users else "own"]
         self._starter = subprocess.Popen(
             command,
             env={**os.environ, "PYTHONPATH": SOURCE},
@@ -115,18 +152,20 @@ class Sent(NamedTuple):
 
 
 def script_of(mark: str, code: int, chance: random.Random) -> str:
-    return f"echo start {mark} >> ran; sleep {chance.uniform(0.05, 0.6):.2f}; echo end {mark} >> ran; exit {code}"
+    wait = f"sleep {chance.uniform(0.05, 0.6):.2f}"
+    return f"echo start {mark} >> ran; echo $(id -un) {mark} >> users; {wait}; echo end {mark} >> ran; exit {code}"
 
 
 class Submitter:
     """Submits jobs of all kinds, and remembers which were accepted; a daemon that was killed answers nothing."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
-        self._folder, self._chance, self._tries = folder, chance, 0
+    def __init__(self, place: Place, chance: random.Random) -> None:
+        self._place, self._folder, self._chance, self._tries = place, place.work, chance, 0
         self.accepted: dict[str, Sent] = {}
         """by id of the job or array"""
         self.held: dict[str, bool] = {}
         """jobs that were held before they started, by id; whether their release was requested"""
+        self.pauses = 0
 
     @property
     def jobs(self) -> int:
@@ -148,10 +187,29 @@ class Submitter:
         words = ("sh", "-c", script_of(f"{mark}.{{}}" if kind == "array" else mark, code, self._chance))
         request = JobRequest(command=words, cwd=str(self._folder), memory="100MiB", **fields)
         with suppress(NoDaemonError, RefusedByDaemonError):  # it may wait for a job that has ended in the wrong way
-            job = Client().post("/v1/jobs", JobView, msgspec.json.encode(request)).id
+            job = self._submit(msgspec.json.encode(request))
             self.accepted[job] = sent
             if kind == "held" and Client().post(f"/v1/jobs/{job}/hold", JobView).held:
                 self.held[job] = False
+
+    def _submit(self, request: bytes) -> str:
+        """The ID of the new job, of this user or of a random one."""
+        if not self._place.users:
+            return Client().post("/v1/jobs", JobView, request).id
+        try:
+            answer = self._chance.choice(self._place.users).ask(str(system_socket()), "POST", "/v1/jobs", request)
+        except OSError as error:
+            raise NoDaemonError(str(error)) from None
+        if answer.status != 201:
+            raise_problem(answer.status, answer.body)
+        return str(answer.json()["id"])
+
+    def pause(self) -> None:
+        """Stops some job, if it runs just now."""
+        if self.accepted:
+            with suppress(NoDaemonError, RefusedByDaemonError):
+                Client().post(f"/v1/jobs/{self._chance.choice(list(self.accepted))}/pause", JobView)
+                self.pauses += 1
 
     def release(self, job: str) -> None:
         """The mark in the file comes before the request: nothing may run before it."""
@@ -178,6 +236,8 @@ def kill_again_and_again(daemon: Crashing, chance: random.Random, submitter: Sub
                 submitter.submit()
             elif submitter.held and chance.random() < 0.1:
                 submitter.release(chance.choice(list(submitter.held)))
+            elif chance.random() < 0.1:
+                submitter.pause()
             time.sleep(0.01)
         daemon.end(signal.SIGKILL)
     daemon.start()
@@ -188,18 +248,28 @@ def kill_again_and_again(daemon: Crashing, chance: random.Random, submitter: Sub
             submitter.submit()
         for job in submitter.held:
             submitter.release(job)
+        resume_all()
         time.sleep(0.05)
     return jobs
 
 
-def test_fifty_kills_lose_no_job_and_run_none_twice(state: Path, tmp_path: Path) -> None:
+def resume_all() -> None:
+    with suppress(NoDaemonError, RefusedByDaemonError):
+        for job in all_jobs():
+            if job.paused:
+                Client().post(f"/v1/jobs/{job.id}/resume", JobView)
+
+
+@pytest.mark.parametrize("kind", ["place", pytest.param("shared_place", marks=needs_root)])
+def test_fifty_kills_lose_no_job_and_run_none_twice(kind: str, request: pytest.FixtureRequest) -> None:
+    place: Place = request.getfixturevalue(kind)
     seed = int(os.environ.get("COTENANT_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"COTENANT_SEED={seed}")  # shown when it fails
     chance = random.Random(seed)
-    submitter = Submitter(tmp_path, chance)
-    with closing(Crashing(state)) as daemon:
+    submitter = Submitter(place, chance)
+    with closing(Crashing(place)) as daemon:
         jobs = {mark_of(job): job for job in kill_again_and_again(daemon, chance, submitter)}
-    lines = [tuple(line.split()) for line in (tmp_path / "ran").read_text().splitlines()]
+    lines = [tuple(line.split()) for line in (place.work / "ran").read_text().splitlines()]
     for name, sent in submitter.accepted.items():  # a job may be there although its owner did not hear so
         marks = [f"{sent.mark}.{index}" for index in range(sent.size)] or [sent.mark]
         assert set(marks) <= jobs.keys(), f"{name} is lost"
@@ -211,12 +281,15 @@ def test_fifty_kills_lose_no_job_and_run_none_twice(state: Path, tmp_path: Path)
         code = int(mark.partition(".")[0][1:]) % 2
         expected = ("finished", "exited", code, 1) if mark in ran else ("cancelled", "dependency-failed", None, 0)
         assert (job.state, job.outcome, job.code, job.attempts) == expected, mark
+    users = dict(line.split()[::-1] for line in (place.work / "users").read_text().splitlines())
+    assert users == {mark: jobs[mark].user for mark in ran}
+    assert submitter.pauses
     check_dependencies(submitter, jobs, lines)
     check_bounds(submitter, lines)
     for held in submitter.held:
         mark = submitter.accepted[held].mark
         assert lines.index(("release", mark)) < lines.index(("start", mark)), f"{held} was held"
-    with sqlite3.connect(state / "journal.db") as journal:
+    with sqlite3.connect(place.state / "journal.db") as journal:
         assert journal.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     journal.close()
 
