@@ -37,6 +37,7 @@ from tests.cluster.gpus import uuid
 from tests.cluster.mixed.world import break_card
 from tests.cluster.pods import container, create_pod, ended, path_of
 from tests.cluster.tenant import REPEATS, SEES, SOURCE, STAYS
+from tests.cluster.test_training import LONG, TRAINS, tuned
 
 CARD = uuid(1, 0)
 SLICE = f"{API}/resourceslices/node1-{DRIVER}"
@@ -188,6 +189,16 @@ def test_an_allocation_that_came_past_us_is_not_prepared_whatever_its_configurat
     make_claim(engine, "honest", spec_of("1Gi"))
     create(engine, "honest", SEES)
     engine.ended("honest")
+
+
+def test_a_program_with_a_claim_is_tuned_together_with_one_of_the_device_plugin(engine: Engine) -> None:
+    make_claim(engine, "one", spec_of("1Gi"))
+    create(engine, "one", TRAINS, annotations={"cotenant.io/workload": "tiny@16"})
+    engine.create("two", {"nvidia.com/gpumem": 1000}, TRAINS, annotations={"cotenant.io/workload": "small@16"})
+    for name in ("one", "two"):
+        started(engine, name)
+    found = wait_for("both to be tuned", lambda: tuned(engine), LONG)
+    assert all(0 < one["predicted"] <= 1 and one["measured"] > 1 for one in found.values())
 
 
 def test_an_administrator_sees_gpus_that_others_use_and_takes_nothing(engine: Engine) -> None:
