@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cotenant.core.footprint import claims
 from cotenant.core.model import Claim, Demand, Gpus, Job, Machine, Placement, Slot, Tenant
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
+from cotenant.core.values import value
 
 Versions = NDArray[np.int64]
 T = TypeVar("T")
@@ -36,8 +37,7 @@ class Node:
     """A machine, its tenants and what is free. Build with `Node.of`; the derived fields follow from the tenants.
 
     Free amounts may be negative if tenants hold more than the machine has, for instance after a GPU was replaced by a
-    smaller one. A node is a value, though not declared frozen: one is built at every change of a cluster, and frozen
-    dataclasses are slow to build. For the same reason, some fields are derived when they are first read.
+    smaller one. A node is a value, though not declared one: some fields are derived when they are first read.
     """
 
     machine: Machine
@@ -193,7 +193,7 @@ class Changes:
         """a number of changes, and the versions of all nodes after them; always replaced as a whole"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Cluster:
     """Nodes in name order: the order is the tie-break."""
 

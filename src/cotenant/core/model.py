@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from cotenant.core.isolation import USUAL, Offer, Rung
 from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, Percent, Seconds, cpus_text
+from cotenant.core.values import value
 
 Gpus = tuple[int, ...]
 """GPU indices on one node."""
@@ -187,7 +188,7 @@ class Demand(_KnowsItsHash):
 _COMPARED = attrgetter(*(one.name for one in fields(Demand) if one.compare))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Job:
     """A demand with an identity."""
 
@@ -364,7 +365,7 @@ class Claim(NamedTuple):
     slots: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Tenant:
     """A job's replica on some GPUs of a node; with containers, `gpus` lists theirs one after the other."""
 
@@ -374,7 +375,7 @@ class Tenant:
     replica: int = 0
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class Slot:
     """Some GPUs of one node. Ordered, so that ties break the same way everywhere."""
 
@@ -382,7 +383,7 @@ class Slot:
     gpus: Gpus
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Placement:
     """A job (one replica of it) on a slot."""
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from cotenant.core.model import Job
 from cotenant.core.units import Seconds
+from cotenant.core.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Arrival:
     """A job, and how long it runs alone on its GPUs; None if the trace has no durations (fill mode needs none)."""
 

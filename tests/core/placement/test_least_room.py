@@ -29,7 +29,7 @@ NOW, FIFO = Seconds(0.0), build_policy("binpack")
 class Hopeful(Queue):
     """A queue that says of each kind that it needs nothing, so that a pass tries all of them."""
 
-    def needs(self, kind: int) -> tuple[Need, ...]:
+    def needs(self, kind: int, job: Job) -> tuple[Need, ...]:
         return (Need(0, Floors()),)
 
 

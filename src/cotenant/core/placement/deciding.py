@@ -20,6 +20,7 @@ from cotenant.core.queueing.limits import LeastAmounts, LimitCheck
 from cotenant.core.sharing.gates import PLACE, Verdict
 from cotenant.core.sharing.orders import promises, taken
 from cotenant.core.units import Seconds
+from cotenant.core.values import value
 
 Kind = tuple[Demand, tuple[Demand, ...], int]
 """demand, alternatives and replicas of a job: jobs that agree in these fit or do not fit together"""
@@ -28,7 +29,7 @@ Head = tuple[QueuePosition, int, int, list[tuple[QueuePosition, Job]]]
 """the first untried job of a group: its position in the queue, the group's number, its index, and the group"""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Decision:
     """What one scheduling pass placed, and the cluster after it."""
 
@@ -97,7 +98,7 @@ class Queue:
         """the number of each kind, and how many jobs of it wait"""
         self._next_number = 0
         self._needs: dict[int, tuple[Need, ...]] = {}
-        """the least that each kind needs, by its number"""
+        """the least that each kind needs, by its number, if it was asked for"""
         self.least = LeastAmounts()
         """the least that each kind counts against limits, by its number"""
         self._places: dict[str, tuple[tuple[int, Account], QueuePosition]] = {}
@@ -117,8 +118,6 @@ class Queue:
         number, count = self._numbers.get(kind, (self._next_number, 0))
         if not count:
             self._next_number += 1
-            demands = job.demand, *job.alternatives
-            self._needs[number] = tuple([need_of(demand, self._policy.checks) for demand in demands])
         self._numbers[kind] = number, count + 1
         group = number, account_of(job) if self._by_account else NO_ACCOUNT
         self._places[job.id] = group, turn
@@ -135,7 +134,7 @@ class Queue:
         if count > 1:
             self._numbers[kind] = number, count - 1
         else:
-            del self._needs[number]
+            self._needs.pop(number, None)
             self.least.forget(number)
 
     def in_turn(self, standing: Standing | None) -> Iterator[Job]:
@@ -165,9 +164,13 @@ class Queue:
         """The number of the kind of each group, in the order of the numbers of groups in `heads`."""
         return [kind for kind, _ in self._kinds]
 
-    def needs(self, kind: int) -> tuple[Need, ...]:
-        """The least that each demand of the kind with this number needs."""
-        return self._needs[kind]
+    def needs(self, kind: int, job: Job) -> tuple[Need, ...]:
+        """The least that each demand of a job of the kind with this number needs."""
+        found = self._needs.get(kind)
+        if found is None:
+            demands = job.demand, *job.alternatives
+            found = self._needs[kind] = tuple([need_of(demand, self._policy.checks) for demand in demands])
+        return found
 
     def groups(self) -> Iterator[list[tuple[QueuePosition, Job]]]:
         """The waiting jobs of each group, with their stored positions."""
@@ -330,7 +333,7 @@ def _without_hopeless(
         if later is None:
             return heads
         rooms += later  # what fits there gets a reservation
-    left = [head for head in heads if may_fit(rooms, waiting.needs(kinds[head[1]]))]
+    left = [head for head in heads if may_fit(rooms, waiting.needs(kinds[head[1]], head[3][0][1]))]
     heapify(left)
     return left
 
