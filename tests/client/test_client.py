@@ -147,8 +147,8 @@ def test_a_duration_is_text_seconds_or_a_timedelta(value: str | float | timedelt
 
 
 def test_every_field_of_a_request_can_be_set_from_python() -> None:
-    """`memory_why` is what the daemon says; `inherit_env` and `grid` become `env` and `array`, and `interactive` becomes
-    the size of a `terminal`."""
+    """`memory_why` is what the daemon says; `inherit_env` and `grid` become `env` and `array`, and `interactive`
+    becomes the size of a `terminal`."""
     fields = {
         name.removesuffix("_s") if name.removesuffix("_s") in DURATIONS else name
         for name in JobRequest.__struct_fields__
