@@ -4,15 +4,17 @@
 
 from contextlib import suppress
 from fractions import Fraction
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cotenant.kube.codec.cel import functions
 from cotenant.kube.codec.cel.parser import LONGEST, parse
 from cotenant.kube.codec.cel.values import Budget, BudgetError, CelError, Quantity, Version
+from tests.kube.cel_oracle import ERROR, expression
 
 DEVICE = {
     "driver": "gpu.cotenant.io",
@@ -197,3 +199,14 @@ def test_any_expression_has_a_value_or_an_error_within_its_budget(text: str) -> 
 def test_any_text_is_evaluated_or_refused(text: str) -> None:
     with suppress(CelError):
         value(text, steps=500)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6))
+def test_values_are_those_of_the_rules_of_the_language(seed: int, depth: int) -> None:
+    text, expected = expression(Random(seed), depth)
+    try:
+        found = parse(text).evaluate({}, Budget(50_000))
+    except CelError as error:
+        assume(not any(limit in str(error) for limit in ("nested", "parts", "characters", "steps", "items")))
+        found = ERROR
+    assert repr(found) == repr(expected)  # which also tells 1 from 1.0 and true, and nan is itself
