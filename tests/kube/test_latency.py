@@ -254,7 +254,7 @@ def test_a_report_of_another_node_about_a_pod_changes_nothing() -> None:
 
 def test_a_node_that_goes_away_during_a_write_does_not_end_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(plane: ControlPlane) -> None:
-        async def write_late(*about: Any) -> bool:
+        async def write_late(*about: Any) -> object:
             if compute_share(about[2].allocation.record) == 300:
                 plane.server.nodes.remove("n1", "")
                 await until(lambda: not plane.scheduler.state.vendors)
