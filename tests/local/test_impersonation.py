@@ -18,7 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.client.terminal import connect
 from cotenant.job.compute_lock import ACQUIRE
+from cotenant.local.api import ENDPOINTS
+from cotenant.local.endpoint import May
 from cotenant.node.limits import VARIABLE
 from cotenant.wire.agent import VERSION, Hello, encode
 from tests.local.daemon import until
@@ -37,6 +40,8 @@ class Victim:
     held: str
     ended: str
     array: str
+    shell: str
+    """an interactive job"""
     pid: int
     """of the process of the running job"""
     token: str
@@ -110,11 +115,13 @@ def victim(shared: SystemDaemon) -> Victim:
         shared.ada, "sh", "-c", f"echo {SECRET}", gpus=2, memory="100%", array={"indexes": "0-3"}, **secrets
     ).id
     assert shared.ask(shared.ada, "POST", f"/v1/jobs/{array}/hold").status == 200
+    shell = shared.submit(shared.ada, "sh", terminal={"rows": 20, "columns": 50}, **secrets).id
+    shared.running(shell)
     token = shared.ask(shared.ada, "POST", "/v1/tokens", {"label": "ada"}).json()
     wanted = {"start": time.time() + 3 * 86_400, "length_s": 3600, "gpus": 1}
     reservation = shared.ask(shared.ada, "POST", "/v1/reservations", wanted).json()["id"]
     pid = int(until(lambda: (home / "pid").read_text() if (home / "pid").exists() else None))
-    return Victim(running, held, ended, array, pid, token["token"], token["id"], reservation, home)
+    return Victim(running, held, ended, array, shell, pid, token["token"], token["id"], reservation, home)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +138,7 @@ def attempt(shared: SystemDaemon, victim: Victim, bobs_token: str) -> Iterator[A
 
 
 def everything(daemon: SystemDaemon, victim: Victim) -> object:
-    jobs = [daemon.job(job) for job in (victim.running, victim.held, victim.ended)]
+    jobs = [daemon.job(job) for job in (victim.running, victim.held, victim.ended, victim.shell)]
     own = [job for job in daemon.ask(daemon.admin, "GET", "/v1/jobs?arrays=1").json() if job["user"] == daemon.ada]
     gpus = [(gpu["cordoned"], gpu["healthy"]) for gpu in daemon.ask(daemon.admin, "GET", "/v1/gpus").json()]
     return (
@@ -402,6 +409,77 @@ def removes_ended_jobs(at: Attempt) -> None:
             assert {one["user"] for one in answer.json()["jobs"]} <= {at.bob}
 
 
+def calls_every_route(at: Attempt) -> None:
+    """Also those that are added later: no route that belongs to owners or administrators is open to Bob."""
+    own = {"{job}": at.ada.running, "{reservation}": at.ada.reservation, "{token}": at.ada.token_id, "{gpu}": "0"}
+    for endpoint in ENDPOINTS:
+        path = endpoint.path
+        for word, name in own.items():
+            path = path.replace(word, name)
+        if endpoint.may is not May.EVERYONE:
+            at.is_forbidden(endpoint.method, path)
+        elif endpoint.method == "GET" and path != "/v1/events" and path != "/v1/history":
+            at.says_nothing(path)
+
+
+def takes_the_terminal(at: Attempt) -> None:
+    """The terminal of an interactive job: its socket, its address, and the folder of all sockets."""
+    path = at.daemon.socket.parent / "terminals" / at.ada.shell
+    until(path.exists)
+    at.is_forbidden("GET", f"/v1/jobs/{at.ada.shell}/terminal")
+    at.is_denied(lambda: connect(str(path)).close())
+    at.is_denied(path.unlink)
+    at.is_denied(lambda: (path.parent / "j-999999").touch())
+    at.is_denied(lambda: os.listdir(path.parent))
+
+
+def sends_notices(at: Attempt) -> None:
+    """The command of a notice has the rights of Bob, in a folder that he may enter, without a way to become root."""
+    at.daemon.folder.joinpath("told").mkdir(mode=0o777, exist_ok=True)
+    told = at.daemon.folder / "told" / "by"
+    told.parent.chmod(0o777)
+    code = f"id -u > {told}; cat {at.ada.home}/data >> {told}; cat {at.state}/journal.db >> {told}; echo end >> {told}"
+    at.daemon.ended(at.daemon.submit(at.bob, "true", notify=[f"end:sh -c '{code}'"]).id)
+    text = until(lambda: written if told.exists() and (written := told.read_text()).endswith("end\n") else None)
+    assert text == f"{pwd.getpwnam(at.bob).pw_uid}\nend\n"
+    for notify in ([f"end:{'x' * 5000}"], ["end:true"] * 6):
+        answer = at.daemon.ask(at.bob, "POST", "/v1/jobs", {"command": ["true"], "cwd": "/", "notify": notify})
+        assert answer.status == 400, answer.body
+
+
+def leaves_the_control_group(at: Attempt) -> None:
+    """A job of Bob cannot leave its control groups, nor change their limits."""
+    code = (
+        "find /sys/fs/cgroup -maxdepth 3 \\( -name cgroup.procs -o -name tasks -o -name memory.max -o -name cpu.max "
+        "-o -name memory.limit_in_bytes -o -name cpu.cfs_quota_us \\) -writable"
+    )
+    assert at.daemon.output(at.bob, "sh", "-c", code, cwd="/tmp", cpus=0.5, host_memory="200MiB") == ""
+
+
+def submits_a_list(at: Attempt) -> None:
+    """A list of jobs is one request of one user: it names no other, and follows no name of Ada."""
+    job = {"command": ["true"], "cwd": "/"}
+    for wanted in (
+        {"jobs": [{**job, "user": at.daemon.ada}]},
+        {"jobs": [job], "user": at.daemon.ada},
+        {"jobs": [{**job, "reservation": at.ada.reservation}]},
+        {"jobs": [{**job, "priority": 1000}, job]},
+    ):
+        for answer in (
+            at.daemon.ask(at.bob, "POST", "/v1/submissions", wanted),
+            at.daemon.ask_over_tcp(at.token, "POST", "/v1/submissions", wanted),
+        ):
+            assert answer.status == 400, answer.body
+
+
+def waits_for_a_job_of_others(at: Attempt) -> None:
+    """Who waits for a job of Ada learns how it ended, which everybody sees, and nothing else."""
+    own = at.daemon.submit(at.bob, "true", after=(f"{at.ada.ended}:failed",)).id
+    assert at.daemon.ended(own).code == 0
+    for path in (f"/v1/jobs/{own}", f"/v1/jobs/{own}/why"):
+        assert SECRET.encode() not in at.daemon.ask(at.bob, "GET", path).body
+
+
 def opens_a_trap(at: Attempt) -> None:
     """A socket of Bob in place of a daemon's gets nothing of Ada."""
     path = at.home / "cotenant.sock"
@@ -485,6 +563,12 @@ ATTEMPTS: dict[str, Callable[[Attempt], None]] = {
     "cancel a reservation": lambda at: at.is_forbidden("POST", f"/v1/reservations/{at.ada.reservation}/cancel"),
     "reserve for others or too much": reserves_for_others,
     "run in a reservation of others": runs_in_a_reservation,
+    "call every route": calls_every_route,
+    "take over a terminal": takes_the_terminal,
+    "have root send a notice": sends_notices,
+    "leave the control group": leaves_the_control_group,
+    "submit a list for another user": submits_a_list,
+    "wait for a job of another user": waits_for_a_job_of_others,
 }
 
 
