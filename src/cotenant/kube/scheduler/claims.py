@@ -74,6 +74,10 @@ class ClaimBook:
         """the pods that name a claim, by UID"""
         self._read: dict[str, tuple[_READ_AT, ClaimRequest | InputError]] = {}
         """what claims request, by their UIDs"""
+        self._version = 0
+        """counts the changes of claims, classes and the pods that use claims"""
+        self._last: tuple[Pod, tuple[int, int], Claimed] | None = None
+        """what the pod requests that was read last: one change of a pod makes several parts read it"""
         self._fleet: tuple[int, Fleet] | None = None
         self._around, self._placed = Surroundings(self.find_class, self.fleet), Surroundings(self.find_class, None)
         self._inventory = 0
@@ -122,6 +126,7 @@ class ClaimBook:
 
     def note_written(self, claim: ResourceClaim) -> None:
         """A write was accepted, which the watch may show later."""
+        self._version += 1
         self._written[claim.metadata.namespace, claim.metadata.name] = claim
 
     def claims(self, pod: Pod) -> dict[str, ResourceClaim]:
@@ -130,6 +135,12 @@ class ClaimBook:
 
     def claimed(self, pod: Pod) -> Claimed:
         """What a pod requests by claims; InputError if a claim is missing, invalid, or in use by an unknown pod."""
+        version = self._version, self._state().inventory_version
+        if self._last is None or self._last[0] is not pod or self._last[1] != version:
+            self._last = pod, version, self._read_claims(pod)
+        return self._last[2]
+
+    def _read_claims(self, pod: Pod) -> Claimed:
         claims = self.claims(pod)
         if not claims:
             return Claimed()
@@ -197,6 +208,7 @@ class ClaimBook:
         """Subscriber of `Signals.pod_changed`, before all that read requests."""
         if not self.enabled or not (new or old or Pod()).spec.resource_claims:
             return
+        self._version += 1
         for pod, names in ((old, claim_keys(old)), (new, claim_keys(new))):
             for key in names:
                 users = self._pods.setdefault(key, {})
@@ -211,16 +223,20 @@ class ClaimBook:
                 self._tell(key, unless=(new or old or Pod()).metadata.uid)
 
     def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        self._version += 1
         about = (new or old or ResourceClaim()).metadata
         key = about.namespace, about.name
         written = self._written.get(key)
         if written is not None and (new is None or self.find(*key) is new):
             del self._written[key]
+        if written is not None and new is not None and _is_no_newer(new, written):  # it shows a write of our own
+            return
         if new is None:
             self._read.pop(about.uid, None)
         self._tell(key)
 
     def _class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
+        self._version += 1
         self._classes_version += 1
         name = (new or old or DeviceClass()).metadata.name
         if new is not None and new.spec.extended_resource_name and (name in OWN or names_our_driver(new)):
@@ -254,6 +270,12 @@ class ClaimBook:
         for uid, pod in list(self._pods.get(key, {}).items()):
             if uid != unless:
                 self._changed(pod)
+
+
+def _is_no_newer(seen: ResourceClaim, written: ResourceClaim) -> bool:
+    """Whether this is the claim that we wrote, in that version or an earlier one."""
+    version, of_ours = seen.metadata.resource_version, written.metadata.resource_version
+    return seen.metadata.uid == written.metadata.uid and (version == of_ours or older(version, of_ours))
 
 
 def _check_privileges(pod: Pod, claims: Mapping[str, ResourceClaim], found: Claimed) -> None:
