@@ -108,6 +108,13 @@ def test_all_are_accepted_or_none(tmp_path: Path, env: dict[str, str]) -> None:
     assert f"{path}:3: this can never run here" in refused(env, "--file", path, code=5)
 
 
+@pytest.mark.parametrize("first", ["second", "second:any"])
+def test_a_circle_of_jobs_is_refused_with_the_line(tmp_path: Path, env: dict[str, str], first: str) -> None:
+    jobs = f"- command: 'true'\n  name: first\n  after: {first}\n- command: 'true'\n  name: second\n  after: first\n"
+    path = written(tmp_path, jobs)
+    assert f"{path}:1: --after second: this job comes later in the list" in refused(env, "--file", path)
+
+
 def test_a_job_that_is_not_there_is_named_with_the_line(tmp_path: Path, env: dict[str, str]) -> None:
     path = written(tmp_path, "- command: 'true'\n- command: 'true'\n  after: nothing-here\n")
     assert f"{path}:2: no job 'nothing-here'" in refused(env, "--file", path, code=4)

@@ -66,6 +66,16 @@ def test_what_is_too_large_for_the_terminal_is_cut_and_counted(monkeypatch: pyte
     assert lines[3].endswith("…")
 
 
+def test_the_table_shows_the_first_jobs_of_the_queue_and_counts_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = screen(full(jobs=1, waiting=60), wide=False).splitlines()
+    assert lines[-12].split() == ["JOB", "USER", "NAME", "WAITED", "WAITS", "BECAUSE"]
+    assert lines[-11].startswith("j-900000  carol  next")
+    assert lines[-11].endswith("needs 2 whole GPUs; the node has 0 free")
+    assert lines[-1] == "… and 9,990 more jobs"
+    assert max(map(len, lines)) <= 80
+
+
 def test_a_machine_without_jobs_says_so() -> None:
     assert screen(busy(jobs=0), wide=False).endswith("\n\nno job is running")
 

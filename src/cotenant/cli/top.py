@@ -15,12 +15,14 @@ from cotenant.cli.cluster_use import cluster_screen, show_cluster
 from cotenant.cli.gpus import reserved, state, unmanaged
 from cotenant.cli.options import output_option
 from cotenant.cli.output import cut, or_dash, render, table
-from cotenant.cli.top_screen import MOST_QUEUED, Snapshot, host_line
+from cotenant.cli.top_screen import MOST_QUEUED, QUEUE, Snapshot, fit, host_line
 from cotenant.client.client import Client
 from cotenant.wire.local import GpuView, JobView
 from cotenant.wire.text import ago, counted
 
 LONGEST_NAME = 18
+QUEUE_LINES = 10
+"""jobs of the queue that a table shows"""
 GPUS = (
     ("GPU", lambda gpu: str(gpu.index), False),
     ("TYPE", lambda gpu: cut(gpu.type, 12), False),
@@ -88,22 +90,22 @@ def top(every: float | None, once: bool, output: str, on: str, what: str | None,
         elif sys.stdin.isatty() and sys.stdout.isatty() and not wide:
             from cotenant.cli.top_keys import full_screen
 
-            full_screen(client, lambda: snapshot(client, with_queue=True), every or MACHINE_S)
+            full_screen(client, lambda: snapshot(client), every or MACHINE_S)
         else:
             watch(lambda: screen(snapshot(client), wide), every or MACHINE_S)
     except KeyboardInterrupt:
         click.echo()
 
 
-def snapshot(client: Client, *, with_queue: bool = False) -> Snapshot:
-    # Reasons of many waiting jobs take time, so only the oldest are read, and only if they are shown.
+def snapshot(client: Client) -> Snapshot:
+    # Reasons of many waiting jobs take time, so only the oldest are read.
     waiting = f"/v1/jobs?state=queued&limit={MOST_QUEUED}&after=j-000000"
     jobs = client.get("/v1/jobs?state=starting,running&limit=20000", list[JobView])
     return Snapshot(
         status=client.get("/v1/status", dict[str, Any]),
         gpus=client.get("/v1/gpus", list[GpuView]),
         jobs=sorted(jobs, key=lambda job: (job.gpus, job.id)),
-        queue=client.get(waiting, list[JobView]) if with_queue else [],
+        queue=client.get(waiting, list[JobView]),
     )
 
 
@@ -138,4 +140,14 @@ def screen(shown: Snapshot, wide: bool) -> str:
     others = "".join(f"\nwithout a job on GPU {gpu.index}: {unmanaged(gpu)}" for gpu in shown.gpus if gpu.unmanaged)
     host = "".join(f"\n{line}" for line in host_line(status.get("host") or {}))
     others += "".join(f"\nGPU {gpu.index} is reserved for {reserved(gpu)}" for gpu in shown.gpus if gpu.reservations)
-    return f"{title}{host}\n\n{table(shown.gpus, GPUS, wide)}{others}\n\n{jobs}"
+    return f"{title}{host}\n\n{table(shown.gpus, GPUS, wide)}{others}\n\n{jobs}{_queue(shown)}"
+
+
+def _queue(shown: Snapshot) -> str:
+    """The first jobs that wait, and how many more do."""
+    first = shown.queue[:QUEUE_LINES]
+    if not first:
+        return ""
+    lines = fit(first, QUEUE, shutil.get_terminal_size().columns)
+    more = shown.status["queued"] - len(first)
+    return "\n".join(["\n", *lines, *([f"… and {counted(more, 'more job')}"] if more > 0 else [])])

@@ -116,7 +116,7 @@ class Reservations:
 
     def cancel(self, name: str, machine: Machine) -> ReservationView:
         """Removes a reservation durably; the jobs that run in it continue."""
-        view = self.view(name, machine)
+        view = msgspec.structs.replace(self.view(name, machine), state="cancelled")
         self._remove(name)
         return view
 

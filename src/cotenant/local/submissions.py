@@ -24,6 +24,7 @@ from cotenant.local.transitions import Transitions
 from cotenant.local.views import unsubmitted_view
 from cotenant.local.waiting import Waiting
 from cotenant.wire.arrays import size_of
+from cotenant.wire.dependencies import parse_dependencies
 from cotenant.wire.local import JobChange, JobRequest, JobView, changed_by, checked_request, element_of
 from cotenant.wire.text import counted
 
@@ -83,6 +84,7 @@ class Submissions:
         by its name. ListedError says which job is refused. With `dry_run` nothing is stored, and the answers have no
         ID."""
         owner, submitted = owner or own_account().owner, time.time()
+        _refuse_later(requests)
         accepted = list[Accepted]()
         try:
             with self._journal.transaction():
@@ -162,6 +164,19 @@ class Submissions:
         """InputError if a user may not give a job this priority."""
         if not self._is_administrator(owner):
             self._accounting.check_priority(priority, owner)
+
+
+def _refuse_later(requests: Sequence[JobRequest]) -> None:
+    """ListedError if a job of a list waits for one that comes later, as in a circle of jobs that wait for each other.
+
+    An older job of that name may exist, which is hardly the one that was meant.
+    """
+    first = {request.name: number for number, request in reversed(list(enumerate(requests))) if request.name}
+    for number, request in enumerate(requests):
+        for one in parse_dependencies(request.after):
+            if first.get(one.job, 0) > number:
+                text = f"--after {one.job}: this job comes later in the list, and jobs can only wait for earlier ones"
+                raise ListedError(number, InputError(text))
 
 
 def refuse_unreadable(record: JobRecord) -> None:

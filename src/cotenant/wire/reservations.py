@@ -45,7 +45,7 @@ class ReservationView(msgspec.Struct, frozen=True, kw_only=True):
     start: float
     end: float
     state: str
-    """`pending` or `active`"""
+    """`pending` or `active`, or `cancelled` in the answer to its cancellation"""
     evict: bool = False
     notes: tuple[str, ...] = ()
     """what should be known about its start"""
