@@ -33,7 +33,7 @@ WHERE = "bench"
 """namespace of the pods"""
 UNBOUND_S = 900.0
 GONE_S = 300.0
-LEASE_OPTION = "--lease"
+LEASE_OPTION = "--lease="
 PARTS = {"kube-scheduler": "kube-scheduler", "kube-apiserver": "API server", "etcd": "etcd", "cotenant": "ours"}
 """process name -> component"""
 REQUESTS = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
@@ -99,10 +99,7 @@ def prepare(engine: Engine, machines: Iterable[Machine], has: Mapping[str, str])
 
 def _without_lease(words: list[str]) -> list[str]:
     """The command line without its lease option."""
-    if LEASE_OPTION not in words:
-        return words
-    at = words.index(LEASE_OPTION)
-    return words[:at] + words[at + 2 :]
+    return [word for word in words if not word.startswith(LEASE_OPTION)]
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from tests.cluster.binaries import binaries
 from tests.cluster.engine import Engine, running_engine
 from tests.cluster.machine import why_impossible
 
-NODES, PODS, ROUNDS = 1_000, 2_000, 3
+NODES, PODS, ROUNDS = 1_000, 1_000, 3
 PLAIN: Mapping[str, str] = {"cpu": "100m"}
 SHARED: Mapping[str, str] = {"cpu": "100m", "nvidia.com/gpu": "1", "nvidia.com/gpumem": "4000"}
 COUNTED: Mapping[str, str] = {"cpu": "100m", "example.com/gpu": "1", "example.com/gpumem": "4000"}
