@@ -15,6 +15,7 @@ from msgspec import Meta
 from cotenant.core.model import ContainerKind
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
+from cotenant.kube.api.node_terms import Affinity, Taint, Toleration
 from cotenant.wire.codec import decode
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -150,6 +151,9 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     preemption_policy: str | None = None
     """`Never`: no pod is evicted for this one."""
     resource_claims: tuple[PodClaim, ...] = ()
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] | None = None
     host_pid: bool = msgspec.field(name="hostPID", default=False)
     """Whether its containers see the processes of their node."""
 
@@ -210,6 +214,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The spec of a node."""
 
     unschedulable: bool = False
+    taints: tuple[Taint, ...] | None = None
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):

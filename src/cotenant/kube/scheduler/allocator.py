@@ -15,6 +15,7 @@ is placed on another node.
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NoReturn
@@ -59,8 +60,9 @@ class _Refusals:
 class ClaimAllocator:
     """Allocates claims while `run` runs."""
 
-    def __init__(self, shared: Shared, book: ClaimBook) -> None:
-        self._shared, self._book = shared, book
+    def __init__(self, shared: Shared, book: ClaimBook, excluded: Callable[[Pod], frozenset[str]]) -> None:
+        """`excluded` returns the nodes that do not admit a pod."""
+        self._shared, self._book, self._excluded = shared, book, excluded
         self._wake = asyncio.Event()
         self._decided: dict[str, Pod] = {}
         """pods with an assignment whose claims are to be allocated, by UID"""
@@ -76,10 +78,10 @@ class ClaimAllocator:
         """Whether the claims of a pod must be allocated before its gate is removed."""
         return self._shared.state.awaits_claims(pod)
 
-    def avoided(self, uid: str) -> frozenset[str]:
+    def avoided(self, pod: Pod) -> frozenset[str]:
         """The nodes on which a pod is not to be placed."""
-        refused = self._refusals.get(uid)
-        return frozenset() if refused is None else frozenset(refused.nodes)
+        refused, excluded = self._refusals.get(pod.metadata.uid), self._excluded(pod)
+        return excluded if refused is None else excluded | refused.nodes
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Subscriber of `Signals.pod_changed`."""
@@ -229,7 +231,7 @@ class ClaimAllocator:
         metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": removed}
         refused = self._refusals.setdefault(about.uid, _Refusals())
         refused.nodes.add(node)
-        if not set(shared.state.cluster.names) - refused.nodes:
+        if not set(shared.state.cluster.names) - refused.nodes - self._excluded(pod):
             refused.nodes.clear()
             refused.until = shared.clock() + min(PAUSE_S * 2**refused.rounds, LONGEST_PAUSE_S)
             refused.rounds += 1

@@ -82,6 +82,8 @@ class ClaimBook:
         self._around, self._placed = Surroundings(self.find_class, self.fleet), Surroundings(self.find_class, None)
         self._inventory = 0
         """the version of the inventories for which pods were last read"""
+        self._nodes = 0
+        """the version of the labels and taints of nodes for which pods were last read"""
         self._allowances = Allowances(clock)
         self._delayed: dict[Key, None] = {}
         """claims that wait until the selectors of their namespace may take more steps"""
@@ -265,6 +267,15 @@ class ClaimBook:
             known = self._read.get(claim.metadata.uid)
             if known is not None and (isinstance(known[1], InputError) or _selects(known[1])):
                 self._tell(key)
+
+    def nodes_changed(self, version: int) -> None:
+        """Read pods again that wait with claims, if labels or taints of nodes have changed: others may admit them."""
+        if not self.enabled or version == self._nodes:
+            return
+        self._nodes = version
+        for pod in {uid: pod for users in self._pods.values() for uid, pod in users.items()}.values():
+            if not pod.spec.node_name and not has_ended(pod) and RECORD not in pod.metadata.annotations:
+                self._changed(pod)
 
     def _tell(self, key: Key, unless: str = "") -> None:
         for uid, pod in list(self._pods.get(key, {}).items()):

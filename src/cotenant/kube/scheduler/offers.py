@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """On which nodes each waiting pod could be otherwise, as kube-scheduler last told us.
 
-Node selectors, affinity, taints and the resources that kube-scheduler counts are evaluated by it alone. `filter` is
-called with the nodes that passed, and what we say about a pod must not contradict that.
+Node selectors, affinity, taints and the resources that kube-scheduler counts are evaluated by it. `filter` is called
+with the nodes that passed, and what we say about a pod must not contradict that. About pods with ResourceClaims it asks
+nothing.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.scheduler.protocol import are_equal
@@ -18,7 +20,9 @@ MOST_PODS = 5000
 class OfferedNodes:
     """Takes in refusals, and answers which nodes kube-scheduler offered."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_claims: Callable[[Pod], frozenset[str] | None] = lambda pod: None) -> None:
+        """`by_claims` returns the nodes that admit a pod with claims; None for other pods."""
+        self._by_claims = by_claims
         self._nodes: OrderedDict[str, frozenset[str]] = OrderedDict()
 
     def on_refused(self, pod: Pod, nodes: frozenset[str]) -> None:
@@ -31,4 +35,5 @@ class OfferedNodes:
 
     def of(self, pod: Pod) -> frozenset[str] | None:
         """The nodes that kube-scheduler offered for a pod; None if it has not asked about it."""
-        return self._nodes.get(pod.metadata.uid)
+        found = self._nodes.get(pod.metadata.uid)
+        return self._by_claims(pod) if found is None else found

@@ -47,6 +47,7 @@ from cotenant.kube.api.server import (
 from cotenant.kube.codec.dialect import GIB
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.scheduler.absent import AbsentVendors
+from cotenant.kube.scheduler.admitting import NodeAdmission
 from cotenant.kube.scheduler.allocator import ClaimAllocator
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
@@ -173,6 +174,7 @@ class Scheduler:
         signals = Signals()
         self.errors, self.profiles, self.calls = errors, Profiles(settings.defaults.memory_margin), Calls()
         ladder = Ladder(settings.isolation, lambda: self.state)
+        self.admission = NodeAdmission()
         self.claims = ClaimBook(
             client,
             errors,
@@ -200,7 +202,8 @@ class Scheduler:
         if election is not None:
             self.lead = ElectedLeader(election, self.watches.pods, errors, won=signals.lead_won)
         shared = self._shared = self._make_shared(client, settings, signals)
-        self.allocator, self.templates = ClaimAllocator(shared, self.claims), TemplateMaker(shared)
+        self.allocator = ClaimAllocator(shared, self.claims, self.admission.excluded)
+        self.templates = TemplateMaker(shared)
         queue = self._make_queue(settings, codec)
         self.retrier, self.preemptor, self.absent_vendors = Retrier(shared), Preemptor(shared), AbsentVendors(shared)
         self.releaser = Releaser(shared, queue, self.preemptor, self.allocator)
@@ -244,7 +247,7 @@ class Scheduler:
             quotas=self.quotas,
             gangs=self.gangs,
             placer=self.placer,
-            offers=OfferedNodes(),
+            offers=OfferedNodes(self._admitting),
             events=EventRecorder(client, settings.scheduler.name, self.errors, wait=self.calls.waiter().wait),
             pods=self.watches.pods,
             lead=self.lead,
@@ -284,7 +287,10 @@ class Scheduler:
         self.placer.refused.subscribe(self.decisions.refused)
         self.profiles.accepted.subscribe(self.decisions.reported)
         signals.node_changed.subscribe(
-            self.objectives.node_changed, GpuEvents(self._shared).node_changed, self.reclaimer.node_changed
+            self.admission.node_changed,
+            self.objectives.node_changed,
+            GpuEvents(self._shared).node_changed,
+            self.reclaimer.node_changed,
         )
         # A pod that the sharing gate refused may be placed by what is known now.
         signals.learned.subscribe(queue.on_learned, lambda: signals.freed.send(None), self.separator.on_learned)
@@ -304,6 +310,10 @@ class Scheduler:
     def _group_changed(self, namespace: str, name: str) -> None:
         self.gangs.group_changed(namespace, name)
         self._shared.signals.freed.send(None)
+
+    def _admitting(self, pod: Pod) -> frozenset[str] | None:
+        """The nodes that admit a pod with claims; None for other pods."""
+        return frozenset(self.state.vendors) - self.admission.excluded(pod) if pod.spec.resource_claims else None
 
     def _claim_changed(self, pod: Pod) -> None:
         """A claim of a pod has changed, so the pod may request something else."""
@@ -368,6 +378,7 @@ class Scheduler:
             self._shared.expire_holds()
             self.absent_vendors.look()
             self.claims.inventory_changed()
+            self.claims.nodes_changed(self.admission.version)
             for node, messages in islice(self.state.closed.items(), MOST_LOGGED):
                 self.errors.report(f"node {node} takes no new pods", "; ".join(messages.values()))
 

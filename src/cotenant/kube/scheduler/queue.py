@@ -111,7 +111,7 @@ class Queue:
         hold_s: float = HOLD_S,
         settings: Settings = DEFAULTS,
         usage: Usage | None = None,
-        avoided: Callable[[str], frozenset[str]] = lambda uid: frozenset(),
+        avoided: Callable[[Pod], frozenset[str]] = lambda pod: frozenset(),
     ) -> None:
         """`usage` is needed by the order `fair` only. `avoided` returns the nodes that a pod is not placed on."""
         self._slots, self._state, self.gangs, self._backfill = slots, slots.state, gangs, backfill
@@ -316,7 +316,7 @@ class Queue:
                 if has_gpus:
                     self._slots.placer.views.ranker(pod)  # raises if the pod's policy does not exist
                     submitted = moment_of(pod.metadata.creation_timestamp)
-                    queued = QueuedPod(pod, request, submitted, estimate_of(pod), attained_of(pod), self._avoided(uid))
+                    queued = QueuedPod(pod, request, submitted, estimate_of(pod), attained_of(pod), self._avoided(pod))
                     unit = self._unit((queued,), None)
             if gang is not None and has_gpus:
                 self.gangs.add(pod, gang)

@@ -101,7 +101,7 @@ class Releaser:
         so it does not say on which nodes the pod could be."""
         about = self._shared.state.waiting.get(pod.metadata.uid)
         if about is not None and not self._shared.state.is_reserved(pod.metadata.uid):
-            nodes = frozenset(self._shared.state.vendors) - self._allocator.avoided(pod.metadata.uid)
+            nodes = frozenset(self._shared.state.vendors) - self._allocator.avoided(pod)
             self._preemptor.on_refused(about, nodes)
 
     async def _place_by_claims(self) -> None:
