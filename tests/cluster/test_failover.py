@@ -312,7 +312,15 @@ def test_decisions_survive_a_killed_scheduler_and_a_change_of_the_leader(two: En
         wait_until_ready(two)
     two.cluster.add_user("accountant", "accounts")
     two.cluster.kubectl(
-        *("-n", NAMESPACE, "create", "rolebinding", "ask", f"--role={WHY}", "--serviceaccount=accounts:accountant")
+        *(
+            "-n",
+            NAMESPACE,
+            "create",
+            "rolebinding",
+            "accountant",
+            f"--role={WHY}",
+            "--serviceaccount=accounts:accountant",
+        )
     )
     with pytest.raises(RuntimeError, match=f"the role {DECISIONS} grants them"):
         decisions(two, "accountant")

@@ -173,7 +173,7 @@ def test_who_may_not_ask_is_told_which_right_is_missing(engine: Engine) -> None:
     api = engine.cluster
     api.add_user("asker", "asking")
     assert f"`get` services/proxy and the secret {WHY} in namespace {NAMESPACE}" in why_refused(engine, "asker")
-    api.kubectl("-n", NAMESPACE, "create", "rolebinding", "ask", f"--role={WHY}", "--serviceaccount=asking:asker")
+    api.kubectl("-n", NAMESPACE, "create", "rolebinding", "asker", f"--role={WHY}", "--serviceaccount=asking:asker")
     # The API server takes a moment to know the binding.
     wait_for("the right", lambda: "no pod any in namespace default" in why_refused(engine, "asker"))
 
