@@ -12,33 +12,28 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from bench.cluster_server import machine
 from bench.harness import Figure, at_least, benchmark, p99
 from bench.rounds import (
     WHERE,
     Meter,
-    Round,
-    Watch,
-    clean,
-    create_pods,
+    claimed_round,
+    create_claimed_pods,
     listed,
+    make_template,
     open_watch,
     prepare,
     rate_figure,
     scale,
-    stopped,
 )
 from cotenant.kube.api.claims import VERSION
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.claims import WHOLE
 from cotenant.kube.codec.queueing import GATE
-from cotenant.kube.install.configuration import CLIENT_LIMITS
-from tests.cluster.api import wait_for
 from tests.cluster.binaries import binaries
 from tests.cluster.claiming import API
 from tests.cluster.engine import Engine, running_engine
@@ -53,12 +48,6 @@ HAS = {"cpu": "64", "memory": "256Gi", "pods": "200"}
 NVIDIA = "gpu.nvidia.com"
 OURS, STOCK = "ours", "stock"
 """names of the templates"""
-CLAIMS = f"{API}/namespaces/{WHERE}/resourceclaims"
-CONFIGURATION: Mapping[str, Any] = {
-    "apiVersion": "kubescheduler.config.k8s.io/v1",
-    "kind": "KubeSchedulerConfiguration",
-    "clientConnection": CLIENT_LIMITS,
-}
 
 
 @benchmark("dra-throughput")
@@ -66,12 +55,17 @@ def dra_throughput() -> Iterator[Figure]:
     """Measures pods per second with claims that we allocate, and with claims that kube-scheduler allocates."""
     with _cluster(NODES) as engine:
         _publish_slices(engine, NODES)
-        rounds = [(_stock_round(engine), _our_round(engine)) for _ in range(ROUNDS)]
+        rounds = [
+            (claimed_round(engine, PODS, STOCK, by_us=False), claimed_round(engine, PODS, OURS, by_us=True))
+            for _ in range(ROUNDS)
+        ]
     stock, ours = zip(*rounds, strict=True)
     yield rate_figure("allocated by kube-scheduler", stock)
     yield rate_figure("allocated by us, at the gate", ours)
     shares = [with_us.rate / without.rate for without, with_us in rounds]
-    note = f"{PODS:,} pods on {NODES:,} nodes x 8 GPUs, median of {ROUNDS} alternating rounds: {listed(shares, '.2f')}"
+    by_cpu = [sum(one.cpu_ms.values()) / sum(other.cpu_ms.values()) for one, other in rounds]
+    where = f"{PODS:,} pods on {NODES:,} nodes x 8 GPUs, median of {ROUNDS} alternating rounds"
+    note = f"{where}: {listed(shares, '.2f')}; by CPU time of all components {listed(by_cpu, '.2f')}"
     share = statistics.median(shares)
     yield at_least("of kube-scheduler's own allocation", share, "times", limit=1.0, baseline=1.0, note=note)
 
@@ -98,10 +92,7 @@ def _cluster(nodes: int) -> Iterator[Engine]:
         about = {"metadata": {"name": NVIDIA}, "spec": {"selectors": [{"cel": {"expression": conditions}}]}}
         engine.cluster.post(f"{API}/deviceclasses", {"apiVersion": VERSION, "kind": "DeviceClass", **about})
         for name, device_class in ((OURS, WHOLE), (STOCK, NVIDIA)):
-            request = {"name": "gpu", "exactly": {"deviceClassName": device_class}}
-            template = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [request]}}}}
-            kind = {"apiVersion": VERSION, "kind": "ResourceClaimTemplate"}
-            engine.cluster.post(f"{API}/namespaces/{WHERE}/resourceclaimtemplates", {**kind, **template})
+            make_template(engine, name, {"requests": [{"name": "gpu", "exactly": {"deviceClassName": device_class}}]})
         yield engine
 
 
@@ -132,42 +123,6 @@ def _publish_slices(engine: Engine, nodes: int) -> None:
         engine.cluster.post(f"{API}/resourceslices", {"apiVersion": VERSION, "kind": "ResourceSlice", **about})
 
 
-def _stock_round(engine: Engine) -> Round:
-    """A round in which kube-scheduler allocates; our scheduler does not run."""
-    with stopped(engine, CONFIGURATION):
-        _create(engine, STOCK, PODS)
-        watch, meter = Watch(engine, PODS), Meter(engine)
-    result = meter.round(watch.rate(), PODS)
-    clean(engine, CLAIMS)
-    return result
-
-
-def _our_round(engine: Engine) -> Round:
-    """A round in which our scheduler allocates; kube-scheduler runs before it, and sees gated pods."""
-    with stopped(engine, CONFIGURATION):
-        _create(engine, OURS, PODS)
-        watch = Watch(engine, PODS)
-    meter = Meter(engine)
-    scale(engine, 1)
-    result = meter.round(watch.rate(), PODS)
-    clean(engine, CLAIMS)
-    return result
-
-
-def _create(engine: Engine, template: str, pods: int) -> None:
-    """Creates pods with a claim each, and waits until Kubernetes has made the claims."""
-    claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
-    create_pods(
-        engine, range(pods), {"resourceClaims": claims}, {"requests": {"cpu": "100m"}, "claims": [{"name": "gpu"}]}
-    )
-
-    def look() -> bool:
-        found = engine.cluster.get(f"{CLAIMS}?limit=1")
-        return bool(len(found["items"]) + found["metadata"].get("remainingItemCount", 0) == pods)
-
-    wait_for("the claims", look)
-
-
 def _latency(engine: Engine, nodes: int) -> Iterator[Figure]:
     """Creates one pod after the other, and reads from a watch when it got its record and when its gate was removed."""
     scale(engine, 1)
@@ -192,10 +147,9 @@ def _latency(engine: Engine, nodes: int) -> Iterator[Figure]:
                 return
 
     threading.Thread(target=read, daemon=True).start()
-    claims = [{"name": "gpu", "resourceClaimTemplateName": OURS}]
     meter = Meter(engine)
     for number in range(PACED):
-        create_pods(engine, [number], {"resourceClaims": claims}, {"claims": [{"name": "gpu"}]})
+        create_claimed_pods(engine, [number], OURS)
         time.sleep(EVERY_S)
     if not done.wait(120):
         raise TimeoutError(f"{sum('bound' in one for one in seen.values())} of {PACED} pods were bound")

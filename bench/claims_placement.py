@@ -4,7 +4,7 @@
 unallocated: once kube-scheduler allocates the claims itself, first fit, and once we do, by the policy `fragmentation`.
 
 Both get the same pods in the same order, on the same fake nodes. A pod claims whole GPUs or a share of one, of the GPU
-types that its row of the trace names. Pods request no CPU, because the CPU of the trace is not what is compared.
+types that its row of the trace names. The CPU of the trace is not compared: nodes have more than enough.
 kube-scheduler counts shares of devices from Kubernetes 1.36 on, so this benchmark runs on that version.
 """
 
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -22,12 +22,22 @@ from typing import Any
 
 from bench.harness import Figure, at_most, benchmark
 from bench.replay import DATA
-from bench.rounds import WHERE, clean, create_pods, listed, prepare, scale, stopped
+from bench.rounds import (
+    CLAIMS,
+    STOCK,
+    WHERE,
+    clean,
+    create_claimed_pods,
+    listed,
+    make_template,
+    prepare,
+    scale,
+    stopped,
+)
 from cotenant.core.model import Demand, Machine
 from cotenant.core.units import WHOLE_GPU
 from cotenant.kube.api.claims import VERSION
 from cotenant.kube.codec.claim_requests import DRIVER, PARAMETERS, SHARED, WHOLE
-from cotenant.kube.install.configuration import CLIENT_LIMITS
 from cotenant.sim.clusters import open_cluster
 from cotenant.sim.fill import shuffled
 from cotenant.sim.traces.registry import open_trace
@@ -38,19 +48,12 @@ NAME = "dra-placement"
 KUBERNETES = "1.36.3"
 NODES, SEEDS, LOAD = 40, (1, 2), 1.0
 SETTINGS = "claims: {enabled: true}\nscheduler: {policy: fragmentation}\nqueue: {backfill: false}\n"
-HAS = {"cpu": "64", "memory": "256Gi", "pods": "800"}
-STOCK = "gpu.example.com"
+HAS = {"cpu": "640", "memory": "256Gi", "pods": "800"}
+DEVICES = "gpu.example.com"
 """the driver and the device class of the claims that kube-scheduler allocates"""
 OURS, THEIRS = "ours", "stock"
-CLAIMS = f"{API}/namespaces/{WHERE}/resourceclaims"
-TEMPLATES = f"{API}/namespaces/{WHERE}/resourceclaimtemplates"
 QUIET_S = 12.0
 """without another pod that is bound, after which a round is over"""
-CONFIGURATION: Mapping[str, Any] = {
-    "apiVersion": "kubescheduler.config.k8s.io/v1",
-    "kind": "KubeSchedulerConfiguration",
-    "clientConnection": CLIENT_LIMITS,
-}
 
 
 @benchmark(NAME)
@@ -100,27 +103,24 @@ def _rounds(seed: int) -> dict[str, float]:
         ) as engine,
     ):
         prepare(engine, machines, HAS)
-        condition = f"device.driver == '{STOCK}'"
+        condition = f"device.driver == '{DEVICES}'"
         spec: dict[str, Any] = {"selectors": [{"cel": {"expression": condition}}]}
-        about = {"apiVersion": VERSION, "kind": "DeviceClass", "metadata": {"name": STOCK}, "spec": spec}
+        about = {"apiVersion": VERSION, "kind": "DeviceClass", "metadata": {"name": DEVICES}, "spec": spec}
         engine.cluster.post(f"{API}/deviceclasses", about)
         for one in machines:
             engine.cluster.post(f"{API}/resourceslices", _slice(one))
         names = {demand: f"d{number}" for number, demand in enumerate(dict.fromkeys(demands))}
         for demand, name in names.items():
             for who, request in ((OURS, _our_request(demand)), (THEIRS, _stock_request(demand))):
-                kind = {"apiVersion": VERSION, "kind": "ResourceClaimTemplate"}
-                template = {"metadata": {"name": f"{name}-{who}"}, "spec": {"spec": {"devices": request}}}
-                engine.cluster.post(TEMPLATES, {**kind, **template})
+                make_template(engine, f"{name}-{who}", request)
         result = {}
         for who in (THEIRS, OURS):
-            with stopped(engine, CONFIGURATION):
+            with stopped(engine, STOCK):
                 pass
             if who == OURS:
                 scale(engine, 1)
             for number, demand in enumerate(demands):
-                claims = [{"name": "gpu", "resourceClaimTemplateName": f"{names[demand]}-{who}"}]
-                create_pods(engine, [number], {"resourceClaims": claims}, {"claims": [{"name": "gpu"}]})
+                create_claimed_pods(engine, [number], f"{names[demand]}-{who}")
             placed = [demands[number] for number in _settled(engine)]
             used = sum(demand.total_compute for demand in placed)
             result[who] = 100 * (1 - used / total)
@@ -165,7 +165,7 @@ def _our_request(demand: Demand) -> dict[str, Any]:
 
 def _stock_request(demand: Demand) -> dict[str, Any]:
     capacity = {"requests": {"compute": str(demand.compute)}}
-    exactly = {"deviceClassName": STOCK, "count": demand.gpus, "capacity": capacity, **_selectors(demand, STOCK)}
+    exactly = {"deviceClassName": DEVICES, "count": demand.gpus, "capacity": capacity, **_selectors(demand, DEVICES)}
     return {"requests": [{"name": "gpu", "exactly": exactly}]}
 
 
@@ -181,8 +181,8 @@ def _slice(machine: Machine) -> dict[str, Any]:
         for number, gpu in enumerate(machine.gpus)
     ]
     pool = {"name": machine.name, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": STOCK, "nodeName": machine.name, "pool": pool, "devices": devices}
-    about = {"name": f"{machine.name}-{STOCK}"}
+    spec = {"driver": DEVICES, "nodeName": machine.name, "pool": pool, "devices": devices}
+    about = {"name": f"{machine.name}-{DEVICES}"}
     return {"apiVersion": VERSION, "kind": "ResourceSlice", "metadata": about, "spec": spec}
 
 

@@ -22,10 +22,13 @@ from typing import Any
 
 from bench.harness import Figure
 from cotenant.core.model import Machine
+from cotenant.kube.api.claims import VERSION
 from cotenant.kube.api.names import NAMESPACE, SCHEDULER
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
+from cotenant.kube.install.configuration import CLIENT_LIMITS
 from cotenant.node.devices.vendors import Vendor
 from tests.cluster.api import Json, wait_for
+from tests.cluster.claiming import API
 from tests.cluster.engine import Engine
 from tests.cluster.images import PAUSE
 
@@ -36,6 +39,13 @@ GONE_S = 300.0
 LEASE_OPTION = "--lease="
 PARTS = {"kube-scheduler": "kube-scheduler", "kube-apiserver": "API server", "etcd": "etcd", "cotenant": "ours"}
 """process name -> component"""
+CLAIMS = f"{API}/namespaces/{WHERE}/resourceclaims"
+STOCK: Mapping[str, Any] = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "clientConnection": CLIENT_LIMITS,
+}
+"""configuration of a kube-scheduler without an extender"""
 REQUESTS = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -124,12 +134,52 @@ def create_pods(engine: Engine, numbers: Iterable[int], spec: Mapping[str, Any],
         engine.cluster.post(f"/api/v1/namespaces/{WHERE}/pods", pod)
 
 
+def make_template(engine: Engine, name: str, devices: Mapping[str, Any]) -> None:
+    """Creates a template of claims."""
+    kind = {"apiVersion": VERSION, "kind": "ResourceClaimTemplate"}
+    template = {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
+    engine.cluster.post(f"{API}/namespaces/{WHERE}/resourceclaimtemplates", {**kind, **template})
+
+
+def create_claimed_pods(engine: Engine, numbers: Iterable[int], template: str) -> None:
+    """Creates pods with a claim each."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
+    resources = {"requests": {"cpu": "100m"}, "claims": [{"name": "gpu"}]}
+    create_pods(engine, numbers, {"resourceClaims": claims}, resources)
+
+
+def claimed_round(engine: Engine, pods: int, template: str, *, by_us: bool) -> Round:
+    """A round with a claim for each pod, which Kubernetes makes before the round begins.
+
+    If our scheduler allocates the claims, it starts after kube-scheduler, which sees gated pods until then.
+    """
+
+    def are_made() -> bool:
+        found = engine.cluster.get(f"{CLAIMS}?limit=1")
+        return bool(len(found["items"]) + found["metadata"].get("remainingItemCount", 0) == pods)
+
+    with stopped(engine, STOCK):
+        create_claimed_pods(engine, range(pods), template)
+        wait_for("the claims", are_made)
+        meter = Meter(engine)
+        watch = Watch(engine, pods, meter)
+    if by_us:
+        scale(engine, 1)
+    result = meter.round(watch.rate(), pods)
+    clean(engine, CLAIMS)
+    return result
+
+
 class Meter:
     """Measures the CPU time and the writes of the cluster from its creation on."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._load, self._cpu, self._writes = os.getloadavg()[0], cpu_s(engine), _writes(engine)
+
+    def restart_cpu(self) -> None:
+        """Count CPU time from now on."""
+        self._cpu = cpu_s(self._engine)
 
     def round(self, rate: float, pods: int) -> Round:
         """The result of a round with this rate."""
@@ -163,10 +213,11 @@ def _writes(engine: Engine) -> Mapping[str, float]:
 
 
 class Watch:
-    """Watches the API server and records when each pod is bound."""
+    """Watches the API server and records when each pod is bound. CPU time counts from the first of them, because the
+    start of a scheduler takes CPU time too."""
 
-    def __init__(self, engine: Engine, pods: int) -> None:
-        self._pods = pods
+    def __init__(self, engine: Engine, pods: int, meter: Meter) -> None:
+        self._pods, self._meter = pods, meter
         self._bound: dict[str, float] = {}
         self._all = threading.Event()
         query = "watch=1&includeObject=None&fieldSelector=spec.nodeName%21%3D"
@@ -185,6 +236,8 @@ class Watch:
     def _read(self) -> None:
         for line in self._answer:
             for row in json.loads(line)["object"].get("rows") or []:
+                if not self._bound:
+                    self._meter.restart_cpu()
                 self._bound.setdefault(row["cells"][0], time.monotonic())
             if len(self._bound) == self._pods:
                 self._all.set()

@@ -1,28 +1,44 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the number of pods per second that a real kube-scheduler binds, with and without our extender.
+"""Measures the number of pods per second that a real kube-scheduler binds: without us, with our extender, and with
+claims that we allocate.
 
 Pods are created before their scheduler starts, so that only scheduling is measured; the nodes are fake. One
 kube-scheduler runs with the configuration that we install, or with the same configuration without the extender. Rounds
 alternate, because the load of a machine changes.
 
 kube-scheduler itself takes longer for pods that request resources such as GPUs, because it parses their names again for
-each node. This cost is measured without an extender too, with resources that we do not manage.
+each node. This cost is measured without an extender too, with resources that we do not manage. Pods that request the
+same share of a GPU by a ResourceClaim do not have this cost, and kube-scheduler examines only the node that we chose.
 """
 
 import re
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.cluster_server import machine
 from bench.harness import Figure, at_least, benchmark
-from bench.rounds import Meter, Round, Watch, clean, create_pods, listed, prepare, rate_figure, scale, stopped
+from bench.rounds import (
+    Meter,
+    Round,
+    Watch,
+    claimed_round,
+    clean,
+    create_pods,
+    listed,
+    make_template,
+    prepare,
+    rate_figure,
+    scale,
+    stopped,
+)
 from cotenant.kube.install.configuration import kube_scheduler, scheduler_terms_of
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from tests.cluster.binaries import binaries
+from tests.cluster.claiming import spec_of
 from tests.cluster.engine import Engine, running_engine
 from tests.cluster.machine import why_impossible
 
@@ -39,6 +55,8 @@ HAS = {
     "example.com/gpumem": "320k",
 }
 """of each node"""
+SETTINGS = "claims: {enabled: true}\n"
+TEMPLATE = "share"
 NO_EXTENDER: Mapping[str, Any] = {"extenders": []}
 SHARE = 0.7
 OTHERS = "a trivial extender 0.58 to 0.81"
@@ -54,24 +72,38 @@ def kube_throughput() -> Iterator[Figure]:
         raise RuntimeError(f"needs a cluster: {why}")
     with (
         tempfile.TemporaryDirectory(prefix="throughput") as folder,
-        running_engine(Path(folder) / "cluster", binaries(print)) as engine,
+        running_engine(Path(folder) / "cluster", binaries(print), settings=SETTINGS) as engine,
     ):
         prepare(engine, map(machine, range(NODES)), HAS)
-        rounds = [(_plain_round(engine), _counted_round(engine), _shared_round(engine)) for _ in range(ROUNDS)]
+        make_template(engine, TEMPLATE, spec_of("4000Mi")["devices"])
+        rounds = [
+            (_plain_round(engine), _counted_round(engine), _shared_round(engine), _claimed_round(engine))
+            for _ in range(ROUNDS)
+        ]
         webhook_ms = _webhook_ms(engine)
-    plain, counted, ours = zip(*rounds, strict=True)
+    plain, counted, ours, claimed = zip(*rounds, strict=True)
     yield rate_figure("plain pods, no extender", plain)
     yield rate_figure("the same resources, no extender", counted)
     yield rate_figure("with the extender", ours)
+    yield rate_figure("with claims", claimed)
     where = f"{PODS:,} pods on {NODES:,} nodes x 8 GPUs, median of {ROUNDS} alternating rounds"
-    shares = [with_us.rate / without.rate for without, _, with_us in rounds]
-    note = f"{where}: {listed(shares, '.2f')}"
-    share = statistics.median(shares)
-    yield at_least("of plain pods without an extender", share, "times", limit=SHARE, baseline=OTHERS, note=note)
-    shares = [with_us.rate / without.rate for _, without, with_us in rounds]
-    share, note = statistics.median(shares), listed(shares, ".2f")
-    yield Figure(name="of the same resources without one", figure=share, unit="times", note=note)
+    for name, found in (("with the extender", ours), ("with claims", claimed)):
+        shares = [with_us.rate / without.rate for without, with_us in zip(plain, found, strict=True)]
+        note = f"{where}: {listed(shares, '.2f')}; {_cpu_share(plain, found)}"
+        share = statistics.median(shares)
+        yield at_least(f"of plain pods, {name}", share, "times", limit=SHARE, baseline=OTHERS, note=note)
+    shares = [with_us.rate / without.rate for without, with_us in zip(counted, ours, strict=True)]
+    share, note = statistics.median(shares), f"{listed(shares, '.2f')}; {_cpu_share(counted, ours)}"
+    yield Figure(name="of the same resources without an extender", figure=share, unit="times", note=note)
     yield Figure(name="webhook, for each pod", figure=webhook_ms, unit="ms", note="as the API server measures it")
+
+
+def _cpu_share(without: Sequence[Round], with_us: Sequence[Round]) -> str:
+    """The same by CPU time, on which other programs of the machine have less influence."""
+    shares = [
+        sum(one.cpu_ms.values()) / sum(other.cpu_ms.values()) for one, other in zip(without, with_us, strict=True)
+    ]
+    return f"by CPU time of all components {listed(shares, '.2f')}"
 
 
 def _plain_round(engine: Engine) -> Round:
@@ -90,10 +122,16 @@ def _shared_round(engine: Engine) -> Round:
     return _round(engine, SHARED, {})
 
 
+def _claimed_round(engine: Engine) -> Round:
+    """Runs with pods that request the same share by a claim."""
+    return claimed_round(engine, PODS, TEMPLATE, by_us=True)
+
+
 def _round(engine: Engine, limits: Mapping[str, str], instead: Mapping[str, Any]) -> Round:
     with stopped(engine, kube_scheduler(scheduler_terms_of(KubeSettings())) | dict(instead)):
         create_pods(engine, range(PODS), {"schedulerName": SCHEDULER_NAME}, {"limits": dict(limits)})
-        watch, meter = Watch(engine, PODS), Meter(engine)
+        meter = Meter(engine)
+        watch = Watch(engine, PODS, meter)
     result = meter.round(watch.rate(), PODS)
     clean(engine)
     return result
