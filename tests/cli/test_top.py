@@ -153,6 +153,15 @@ def test_a_narrow_terminal_drops_the_least_important_columns() -> None:
     assert "NAME" in narrow[12]
 
 
+def test_a_narrow_terminal_keeps_the_reasons_and_drops_names_and_the_clock() -> None:
+    lines = draw(full(), View(), 60, 40)
+    assert lines[0].endswith("queued")
+    heading = next(line for line in lines if "WAITS BECAUSE" in line)
+    assert "USER" in heading
+    assert "NAME" not in heading
+    assert any("needs 2 whole GPUs; the node" in line for line in lines)
+
+
 def test_running_jobs_and_the_queue_share_the_room_and_what_is_left_out_is_counted() -> None:
     text = "\n".join(draw(full(), View(), 100, 40))
     assert "── RUNNING by gpu (40, " in text

@@ -46,6 +46,8 @@ class Column(NamedTuple):
     """columns with the largest rank are dropped first"""
     flexible: bool = False
     """whether its text may be cut; at most one in a section"""
+    least: int = 8
+    """characters of a flexible column, below which another column is dropped"""
 
 
 def bar(part: float, promised: float = 0.0) -> str:
@@ -96,7 +98,7 @@ QUEUE = (
     Column("USER", lambda job: cut(job.user, 12), 2),
     Column("NAME", lambda job: cut(job.name, 18), 4),
     Column("WAITED", lambda job: ago(job.submitted), 3),
-    Column("WAITS BECAUSE", lambda job: job.reason or "-", 1, flexible=True),
+    Column("WAITS BECAUSE", lambda job: job.reason or "-", 1, flexible=True, least=30),
 )
 SORTS: tuple[tuple[str, Callable[[JobView], Any]], ...] = (
     ("gpu", lambda job: (job.gpus, job.id)),
@@ -111,8 +113,6 @@ END = 1_000_000
 """more than there are jobs"""
 STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "page-up": -10, "page-down": 10, "home": -END, "end": END}
 """how far a key moves the choice"""
-LEAST_FLEXIBLE = 8
-"""characters of a flexible column, below which another column is dropped"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def fit(rows: Sequence[Any], columns: Sequence[Column], width: int) -> list[str]
 
     def least(one: Column) -> int:
         longest = max(map(len, texts[one]))
-        return min(longest, max(LEAST_FLEXIBLE, len(one.title))) if one.flexible else longest
+        return min(longest, max(one.least, len(one.title))) if one.flexible else longest
 
     while len(kept) > 1 and sum(map(least, kept)) + len(GAP) * (len(kept) - 1) > width:
         kept.remove(max(kept, key=lambda one: one.rank))
@@ -192,7 +192,8 @@ def _tables(shown: Snapshot, view: View, width: int, room: int) -> list[str]:
     status, (running, waiting) = shown.status, shown_jobs(shown, view)
     gpus = counted(status["gpus"], f"{status['devices']} GPU")
     title = f"{gpus}, {status['policy']}: {status['running']} running, {status['queued']} queued"
-    lines = [cut(f"{title}{GAP}{time.strftime('%H:%M:%S')}", width)]
+    clock = f"{GAP}{time.strftime('%H:%M:%S')}"
+    lines = [cut(title + clock if len(title + clock) <= width else title, width)]
     lines += [cut(line, width) for line in host_line(status.get("host") or {})]
     lines += fit(shown.gpus, GPUS, width)
     for gpu in (gpu for gpu in shown.gpus if gpu.unmanaged):
