@@ -389,6 +389,47 @@ def test_a_model_of_nearly_the_same_rows_is_kept_when_they_are_recalled() -> Non
         assert after.pair(*pair)[0].mean == pytest.approx(fresh.pair(*pair)[0].mean, abs=0.05)
 
 
+def test_a_new_family_is_taken_into_the_model_after_a_few_measurements() -> None:
+    others = [kind for kind in TYPES if kind.family != "a"]
+    rows = [
+        interference.Measured(victim, partner, true_speed(victim, partner), 1)
+        for one, other in all_pairs(others)[:80]
+        for victim, partner in dict.fromkeys([(one, other), (other, one)])
+    ]
+    before = Predictor.of(rows)
+    before.pair(others[0], others[1])
+    solved = before.state().fit
+    assert solved is not None
+    probes = [
+        interference.Measured(victim, partner, true_speed(victim, partner), 1)
+        for other in others[::4]
+        for victim, partner in [(TYPES[0], other), (other, TYPES[0])]
+    ]
+    for after in (Predictor.of(rows + probes, before), before):
+        if after is before:
+            for one in probes:
+                before.observe_one(one.victim, one.partner, one.speed)
+        after.pair(TYPES[0], others[0])
+        renewed = after.state().fit
+        assert renewed is not None
+        assert renewed.solved == len(rows) + len(probes)
+        assert renewed.rows == solved.rows, "the shares are not fitted again"
+        assert mean_error(after, [(TYPES[0], other) for other in others if other not in others[::4]]) < 0.05
+
+
+def test_measurements_that_spread_over_all_families_do_not_solve_the_model_again() -> None:
+    predictor = taught(all_pairs()[:90])
+    predictor.pair(TYPES[0], TYPES[1])
+    solved = predictor.state().fit
+    assert solved is not None
+    for one, other in all_pairs()[90:97]:
+        predictor.observe(one, other, true_speed(one, other), true_speed(other, one))
+        predictor.pair(TYPES[0], TYPES[1])
+    renewed = predictor.state().fit
+    assert renewed is not None
+    assert renewed.solved == solved.solved
+
+
 def test_factors_find_a_table_of_low_rank() -> None:
     chance = np.random.default_rng(1)
     table = 0.6 + 0.2 * chance.normal(size=(20, 1)) @ chance.normal(size=(1, 20))

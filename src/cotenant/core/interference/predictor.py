@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicts how fast jobs run beside each other on one type of GPU, and learns from each measurement.
 
-Two models work together. One is fitted to all measurements whenever their number has grown by a fifth (`learned`). The
-other one spreads what was measured since (`posterior`), so every measurement counts at once. Predictions are computed
-on demand, for all requested pairs at once, and are kept until the next measurement.
+Two models work together. One is fitted to all measurements whenever their number has grown by a fifth (`learned`), and
+solved again when a family was measured often since. The other one spreads what was measured since (`posterior`), so
+every measurement counts at once. Predictions are computed on demand, for all requested pairs at once, and are kept until
+the next measurement.
 """
 
 import math
@@ -52,6 +53,9 @@ FIRST_FIT = 64
 """measured directions from which on a model is fitted to all of them"""
 GROWTH, GROWTH_OF_SHARES = 1.2, 1.5
 """the model is solved again when there are so many times the directions, and its shares are fitted again"""
+BURST = 3
+"""measured pairs of one family since the model was solved, and at least as many as before, after which it is solved
+again: what it expects of a family that was new then says little about it"""
 
 VERSION = 1
 
@@ -119,6 +123,8 @@ class Predictor:
         self._fit: Fit | None = None
         self._errors: Errors | None = None
         self._learned: Learned | None = None
+        self._solved = self._seen.counts.families.copy()
+        """measured pairs of each family when the model was solved"""
         self._last: tuple[int, int] = (-1, -1)
         self._make_tables(0)
 
@@ -273,7 +279,17 @@ class Predictor:
         fit = None if before is None else before._fit_for(types, rows)
         errors = None if before is None else before._errors
         predictor._recall(PredictorState(types=types, rows=rows, fit=fit, errors=errors))
+        if before is not None and predictor._fit is not None:
+            predictor._take_solved(before)
         return predictor
+
+    def _take_solved(self, before: "Predictor") -> None:
+        """Takes over what was measured when the model of `before` was solved."""
+        self._solved[:] = 0.0
+        for one, family in zip(self._catalogue.types, self._catalogue.families.tolist(), strict=True):
+            known = before._catalogue.find(one)
+            if known is not None:
+                self._solved[family] = before._solved[before._catalogue.families[known]]
 
     def _fit_for(self, types: Sequence[Signature], rows: Sequence[Row]) -> Fit | None:
         """Its fit for the rows of another predictor; None if rows are missing there that it was fitted to."""
@@ -306,6 +322,7 @@ class Predictor:
         if state.fit is not None and state.errors is not None and len(rows) == len(state.rows):
             self._fit, self._errors = state.fit, state.errors
             self._learned = Learned.stored(self._catalogue.traits, Pairs(*np.array(list(rows)).T), state.fit)
+        self._solved = self._seen.counts.families.copy()
 
     def _make_room(self, *coming: Signature) -> None:
         """Forgets types without a measurement before there are too many; they can be learned again."""
@@ -346,7 +363,7 @@ class Predictor:
         """Fits or solves the model for all rows if there are many more than at the last time."""
         count, fit = len(self._seen), self._fit
         due = FIRST_FIT if fit is None else min(GROWTH * fit.solved, fit.solved + SPARE_ROWS)
-        if count < due:
+        if count < due and (fit is None or not self._has_burst()):
             return
         traits, values = self._catalogue.traits, self._seen.values
         self._seen.trim()
@@ -356,6 +373,12 @@ class Predictor:
             fit = Fit(first=shares[0], second=shares[1], rows=count, solved=count)
         self._fit = replace(fit, solved=count)
         self._learned = Learned(traits, values, fit.first, fit.second)
+        self._solved = self._seen.counts.families.copy()
+
+    def _has_burst(self) -> bool:
+        """Whether most pairs of a family were measured after the model was solved."""
+        gained = self._seen.counts.families - self._solved
+        return bool(((gained >= BURST) & (gained >= self._solved)).any())
 
     def _fill(self, one: int) -> None:
         """Predicts one job beside all types, and all types beside it."""
