@@ -24,7 +24,10 @@ USUAL = ("1.34.4", "2.2.9")
 """versions of Kubernetes and of containerd that `make test` runs"""
 PAIRS = (("1.36.3", USUAL[1]), (USUAL[0], "1.7.35"))
 """others"""
-FILES = ("dialects", "sight", "gangs", "podgroups", "preemption", "examples", "admission", "dra", "claim_life")
+FILES = (
+    *("dialects", "sight", "gangs", "podgroups", "preemption", "examples", "admission"),
+    *("dra", "claim_life", "claim_scheduling", "claims_only"),
+)
 """of `tests/cluster`: what pods may request, what containers see, what the API server must do for us, ResourceClaims"""
 
 
