@@ -395,8 +395,10 @@ class GangSlots:
         placements: list[Placement] = []
         crowding = None if overdue else self.placer.feasibility.crowding
         for alike in shapes:
-            ranker, closed = self.placer.views.ranker(alike[0].pod), self._closed_to(alike[0]).union(kept)
-            found = place_gang(ranker, _job(alike[0], len(alike)), cluster, None, crowding, closed)
+            first = alike[0]
+            ranker = self.placer.views.ranker(first.pod, first.request)
+            closed = self._closed_to(first).union(kept)
+            found = place_gang(ranker, _job(first, len(alike)), cluster, None, crowding, closed)
             if found is None:
                 return None
             placements += found.placements

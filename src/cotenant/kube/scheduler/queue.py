@@ -314,7 +314,7 @@ class Queue:
                 request = request_of(pod, self._settings)
                 has_gpus = request.vendor is not None
                 if has_gpus:
-                    self._slots.placer.views.ranker(pod)  # raises if the pod's policy does not exist
+                    self._slots.placer.views.ranker(pod, request)  # raises if the pod's policy does not exist
                     submitted = moment_of(pod.metadata.creation_timestamp)
                     queued = QueuedPod(pod, request, submitted, estimate_of(pod), attained_of(pod), self._avoided(pod))
                     unit = self._unit((queued,), None)

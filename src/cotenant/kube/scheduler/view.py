@@ -126,9 +126,11 @@ class Views:
         """The name of the pod's policy, as far as it is known if the request is invalid."""
         return policy_of(pod.metadata.annotations, self._policy)
 
-    def ranker(self, pod: Pod) -> Ranker:
-        """The ranker of the pod's policy; InputError if the policy does not exist."""
-        return self._rankers.of(self.policy_of(pod), self._state.cluster)
+    def ranker(self, pod: Pod, request: PodRequest | None = None) -> Ranker:
+        """The ranker of the pod's policy; InputError if the policy does not exist. The request is read if it is not
+        given."""
+        request = request_of(pod, self._settings) if request is None else request
+        return self._rankers.of(policy_of(pod.metadata.annotations, self._policy, request), self._state.cluster)
 
     def warm_up(self) -> None:
         """Rates the whole cluster once, so that the first pod need not wait for it."""
