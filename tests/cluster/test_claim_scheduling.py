@@ -31,8 +31,9 @@ from tests.cluster.claiming import (
     started,
 )
 from tests.cluster.engine import SLEEP, Engine
-from tests.cluster.pods import container, create_pod, path_of
+from tests.cluster.pods import container, create_pod, is_gone, path_of
 from tests.cluster.tenant import STAYS
+from tests.cluster.test_preemption import budget
 
 RACERS = 50
 FAKE = Machine(
@@ -148,17 +149,26 @@ def impossible() -> Json:
     return {"name": "gpu", "exactly": {"deviceClassName": SHARED, "selectors": [{"cel": {"expression": both}}]}}
 
 
-def test_a_pod_of_higher_priority_displaces_one_by_claims(engine: Engine) -> None:
+def test_a_pod_of_higher_priority_displaces_what_it_must_by_claims_and_no_more_than_budgets_allow(
+    engine: Engine,
+) -> None:
     for name, value in (("claims-low", 1), ("claims-high", 1000)):
         made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
         engine.cluster.post("/apis/scheduling.k8s.io/v1/priorityclasses", {**made, "value": value})
-    for name, memory, priority in (("small", "4Gi", "claims-low"), ("large", "24Gi", "claims-low")):
+    for name, memory in (("small", "4Gi"), ("large", "24Gi")):
         make_claim(engine, name, spec_of(memory))
-        create(engine, name, SLEEP, priorityClassName=priority)
+        create(engine, name, SLEEP, priorityClassName="claims-low", labels={"app": name})
         started(engine, name)
     make_claim(engine, "urgent", spec_of("20Gi"))
-    create(engine, "urgent", SLEEP, priorityClassName="claims-high")
+    with budget(engine, {"matchLabels": {"app": "large"}}):
+        create(engine, "urgent", SLEEP, priorityClassName="claims-high")
+        wait_for("the refusal", lambda: "cannot evict large: 429" in events_of(engine, "urgent"))
+        assert allocation(engine, "urgent") == {}
+        assert [phase(engine, name) for name in ("small", "large")] == ["Running"] * 2
     started(engine, "urgent")
-    pods = {pod["metadata"]["name"] for pod in engine.cluster.get("/api/v1/namespaces/default/pods")["items"]}
-    assert "small" in pods
-    assert engine.cluster.get(path_of("small"))["status"]["phase"] == "Running"
+    assert phase(engine, "small") == "Running"
+    assert is_gone(engine.cluster, "large")
+
+
+def phase(engine: Engine, name: str) -> str:
+    return str(engine.cluster.get(path_of(name))["status"]["phase"])
