@@ -9,6 +9,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -198,12 +199,12 @@ def unused_rights(installed: Installed, found: list[Json]) -> set[tuple[str, str
 
 def view_pages(engine: Engine, pod: str) -> None:
     """An administrator looks at the pages of the cluster and of a pod."""
-    viewer = f"viewer-of-{pod}"
+    viewer, path = f"viewer-of-{pod}", f"/jobs/default/{pod}"
     token = token_of_administrator(engine, viewer, "default")
     with forwarded(engine.cluster.machines[0], Address(engine)) as port:
         pages = Pages(engine, port, {viewer: token})
-        wait_for("the pages to show the pod", lambda: pod in pages.text("/", viewer))
-        assert "Placed" in pages.text(f"/jobs/default/{pod}", viewer)
+        assert pages.get("/", viewer).status == HTTPStatus.OK
+        wait_for("the page of the pod", lambda: "Placed" in pages.get(path, viewer).text)
 
 
 def test_an_installation_differs_in_nothing_from_what_is_rendered(by_helm: Installed) -> None:
