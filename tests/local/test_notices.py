@@ -81,7 +81,19 @@ def test_what_users_write(text: str, expected: Notice) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "end:", "mail:-f x", "mail:a\nb", "https://", "http://h:x/", "http://a b/", "http://u:p@h/", "end:sh -c 'x"],
+    [
+        "",
+        "end:",
+        "mail:-f x",
+        "mail:a\nb",
+        "https://",
+        "http://h:x/",
+        "http://a b/",
+        "http://u:p@h/",
+        "end:sh -c 'x",
+        "fialed:mail",
+        "finished:https://h/",
+    ],
 )
 def test_what_is_no_notice_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="--notify"):
@@ -222,6 +234,14 @@ def test_a_machine_without_sendmail_says_so(daemon: Daemon, tmp_path: Path) -> N
     daemon.ended(job)
     until(lambda: events(daemon, job))
     assert "has no sendmail" in events(daemon, job)[0]
+
+
+def test_why_names_the_notices_that_were_not_sent(daemon: Daemon) -> None:
+    job = daemon.submit("true", notify=["end:true", "end:false"]).id
+    daemon.ended(job)
+    until(lambda: len(events(daemon, job)) == 2)
+    notes = daemon.client.get(f"/v1/jobs/{job}/why", dict[str, object])["notes"]
+    assert notes == ["notice: command false failed (end): exit code 1"]
 
 
 def test_a_command_that_cannot_run_or_fails_is_reported(daemon: Daemon) -> None:

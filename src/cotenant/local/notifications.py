@@ -41,6 +41,8 @@ MOST_AT_A_TIME, MOST_OF_A_USER = 8, 2
 """notices that are being sent"""
 TIME_S, GRACE_S = 60.0, 2.0
 """that sending one may take, and between SIGTERM and SIGKILL"""
+NOTIFIED, SENT = "notified", ": sent"
+"""the kind of the event about a notice, and what its text has if the notice was sent"""
 MOST_PROCESSES = 32
 MOST_MEMORY_MIB = 1024
 SENDMAIL_FOLDERS = "/usr/sbin:/usr/lib:/usr/bin"
@@ -174,7 +176,7 @@ class Notifications:
         notice = parse_notice(request_of(self._journal.job(one.job)).notify[content["number"]])
         folder = self._runs.folder(name, 1)
         if status.exit is not None and status.exit.outcome == "exited" and status.exit.code == 0:
-            text = f"{notice.text}: sent ({content['when']})"
+            text = f"{notice.text}{SENT} ({content['when']})"
         elif status.exit is not None:
             lines = attempts.last_lines(folder, 1)
             why = status.exit.error or (lines[0] if lines else f"exit code {status.exit.code}")
@@ -183,7 +185,7 @@ class Notifications:
             text = f"{notice.text}: not known whether it was sent ({content['when']}): its supervisor was killed"
         with self._journal.transaction():
             self._journal.remove_notice(number)
-            self._events.record("notified", one.job, text)
+            self._events.record(NOTIFIED, one.job, text)
         del self._sending[number]
         self._send_soon()
 

@@ -45,6 +45,7 @@ from cotenant.local.lifecycle import (
     with_stored_compute,
 )
 from cotenant.local.mig_layouts import slices_of
+from cotenant.local.notifications import NOTIFIED, SENT
 from cotenant.local.owners import Owner
 from cotenant.local.parts import Parts
 from cotenant.local.refusals import UnknownError
@@ -223,6 +224,7 @@ class Queries:
                 *self._grants.notes(record.id),
                 *self._no_share_notes(record.id),
                 *self._idle_notes(record.id),
+                *(self._notice_notes(record.id) if request_of(record).notify else ()),
                 *(self._unmanaged_notes() if record.id in self._queue.jobs else ()),
             ],
         }
@@ -231,6 +233,12 @@ class Queries:
         idle_s = self._idle.idle_s(job)
         if idle_s is not None:
             yield f"idle: it has not used its GPUs for {duration_text(idle_s)}"
+
+    def _notice_notes(self, job: str) -> Iterator[str]:
+        """The notices that were not sent, or perhaps not."""
+        for event in self.events_of(job):
+            if event.kind == NOTIFIED and SENT not in event.text:
+                yield f"notice: {event.text}"
 
     def _unmanaged_notes(self) -> Iterator[str]:
         """For jobs that wait: what programs without a job use of each GPU."""

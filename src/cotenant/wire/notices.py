@@ -59,6 +59,10 @@ def parse_notice(text: str) -> Notice:
     moments = [word.strip() for word in before.split(",")]
     if colon and all(word in tuple(When) for word in moments):
         when, target = frozenset(map(When, moments)), rest.strip()
+    elif colon and moments[0].isalpha() and rest.strip().startswith(("mail", "http:", "https:")) and before != Way.MAIL:
+        raise InputError(
+            f"--notify {before[:60]}: expected {', '.join(When)} before the colon, for example failed:mail"
+        )
     else:
         when, target = frozenset((When.END,)), text.strip()
     if target == Way.MAIL or target.startswith(f"{Way.MAIL}:"):
