@@ -14,6 +14,7 @@ from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.scheduler import allowances
 from cotenant.kube.scheduler.allowances import Allowances
+from cotenant.kube.scheduler.resize import RESIZE
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer
 from tests.kube.control_plane import ControlPlane, given_by, play, until
@@ -118,6 +119,10 @@ def test_a_claim_with_two_requests_and_a_second_claim_in_one_container_have_one_
         assert given_by(server) == {"GPU-n1-0": 6000}
         limits = server.pods["team", "one"]["metadata"]["annotations"]["cotenant.io/0.limits"]
         assert str(6000 * 1024 * 1024) in limits
+        server.merge("one", {"spec": {"nodeName": "n1"}}, "team")
+        server.merge("one", {"metadata": {"annotations": {RESIZE: "memory=7000Mi"}}}, "team")
+        await until(lambda: any("by 3 requests of ResourceClaims" in one for one in plane.events("ResizeRefused")))
+        assert given_by(server) == {"GPU-n1-0": 6000}
 
     play(story, CLAIMS)
 
@@ -278,6 +283,11 @@ def test_pods_that_share_a_claim_have_the_same_gpu_which_counts_once() -> None:
         await until(lambda: len(state.allocations_on(second.node)) == 2)
         assert state.used("team", Vendor.NVIDIA).memory == 9000
         assert max(state.cluster.node(second.node).memory) == 7000
+        resized = {"metadata": {"annotations": {RESIZE: "memory=15000Mi"}}}
+        for name in ("one", "two"):
+            server.merge(name, resized, "team")
+            await until(lambda name=name: any("shares a ResourceClaim" in one for one in plane.events("ResizeRefused")))  # type: ignore[misc]
+        assert given_by(server) == {first.held_by(0)[0].gpu: 18_000}, "both records are as before"
         # the GPU is free only after the last of them
         plane.end("one")
         await until(lambda: len(state.allocations_on(second.node)) == 1)

@@ -14,6 +14,7 @@ annotation says the least share: a resize gives it more, and leaves a larger sha
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
@@ -81,6 +82,9 @@ def resize(
             record = _no_less_compute(record, now.record)
         if record == now.record:
             return None
+        if state.shares_claims(uid):
+            # What its limits are follows from the record of one of the pods, and what counts from that of another.
+            raise InputError(f"annotation {RESIZE}: it shares a ResourceClaim with another pod, so it keeps its size")
         rewrite = rewrite_for(pod, now, record, machine, moment=moment, settings=settings)
     except InputError as error:
         return invalid_request(error)
@@ -148,6 +152,12 @@ def _resized(record: Record, wanted: Mapping[int | None, _Amounts], machine: Mac
     for number in wanted:
         if number is not None and not record.held_by(number):
             raise InputError(f"annotation {RESIZE}: container {number} has no GPU")
+    for number, entries in Counter(held.number for held in record.containers).items():
+        if entries > 1 and (number in wanted or None in wanted):
+            raise InputError(
+                f"annotation {RESIZE}: container {number} has GPUs by {entries} requests of ResourceClaims, so it keeps"
+                " its size"
+            )
     containers = []
     for held in record.containers:
         usual = None if held.kind is ContainerKind.INIT else wanted.get(None)
