@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cotenant.core.interference.kernel import PROFILE_REACH, Floats, Pairs, Traits, alike, near
+from cotenant.core.interference.kernel import PROFILE_REACH, Floats, Indices, Pairs, Traits, alike, near
 
 Role = Literal["victim", "partner", "both", "alike", "opposed", "load"]
 FREQUENCIES = 48
@@ -108,6 +108,11 @@ def near_rows(table: Floats) -> Floats:
     return likeness
 
 
+def _some(table: Floats, rows: Indices, columns: Indices) -> Floats:
+    """These rows and columns, in a third of the time of one index with both."""
+    return table.take(rows, axis=0).take(columns, axis=1)
+
+
 def part_covariance(tables: Tables, part: Part, pairs: Pairs) -> Floats:
     """The covariance of some pairs with each other that one part alone would give, with a share of one."""
     victims, partners = pairs
@@ -116,13 +121,13 @@ def part_covariance(tables: Tables, part: Part, pairs: Pairs) -> Floats:
         return waves @ waves.T
     first, second = tables.kinds[part.first], tables.kinds[part.second]
     if part.role == "victim":
-        return first[np.ix_(victims, victims)]
+        return _some(first, victims, victims)
     if part.role == "partner":
-        return first[np.ix_(partners, partners)]
-    straight = first[np.ix_(victims, victims)] * second[np.ix_(partners, partners)]
+        return _some(first, partners, partners)
+    straight = _some(first, victims, victims) * _some(second, partners, partners)
     if part.role == "both":
         return straight
-    crossed = first[np.ix_(victims, partners)]
+    crossed = _some(first, victims, partners)
     crossed = crossed * crossed.T
     return 0.5 * (straight + crossed) if part.role == "alike" else 0.5 * (straight - crossed)
 
@@ -166,13 +171,14 @@ class Covariance:
 
     def matrix(self, pairs: Pairs, others: Pairs) -> Floats:
         """Of some pairs with others."""
-        ours, theirs = np.ix_(pairs.victims, others.victims), np.ix_(pairs.partners, others.partners)
-        across, back = np.ix_(pairs.victims, others.partners), np.ix_(pairs.partners, others.victims)
-        total = self._victims[ours] + self._partners[theirs]
+        ours, theirs = (pairs.victims, others.victims), (pairs.partners, others.partners)
+        across, back = (pairs.victims, others.partners), (pairs.partners, others.victims)
+        total = _some(self._victims, *ours) + _some(self._partners, *theirs)
         for kind, table in self._products.items():
-            total += self._tables.kinds[kind][ours] * table[theirs]
+            total += _some(self._tables.kinds[kind], *ours) * _some(table, *theirs)
         for kind, share in self._crossed.items():
-            total += share * (self._tables.kinds[kind][across] * self._tables.kinds[kind][back])
+            like = self._tables.kinds[kind]
+            total += share * (_some(like, *across) * _some(like, *back))
         for kind, share in self._loads.items():
             total += share * (_waves(self._tables, kind, pairs) @ _waves(self._tables, kind, others).T)
         return total

@@ -4,8 +4,8 @@
 
 Two models work together. One is fitted to all measurements whenever their number has grown by a fifth (`learned`), and
 solved again when a family was measured often since. The other one spreads what was measured since (`posterior`), so
-every measurement counts at once. Predictions are computed on demand, for all requested pairs at once, and are kept until
-the next measurement.
+every measurement counts at once. Predictions are computed on demand, for all requested pairs at once, and are kept
+until the next measurement.
 """
 
 import math
