@@ -480,6 +480,24 @@ def waits_for_a_job_of_others(at: Attempt) -> None:
         assert SECRET.encode() not in at.daemon.ask(at.bob, "GET", path).body
 
 
+def keeps_a_job_from_removal(at: Attempt) -> None:
+    """A job that waits for one of another user does not keep that user from removing it; administrators spare both."""
+    hers = at.daemon.submit(at.daemon.admin, "true").id
+    at.daemon.ended(hers)
+    own = at.daemon.submit(at.bob, "true", after=(f"{hers}:any",), gpus=2, memory="100%").id
+    assert at.daemon.ask(at.bob, "POST", f"/v1/jobs/{own}/hold").status == 200
+    kept = at.daemon.ask(at.daemon.admin, "POST", "/v1/clean", {"jobs": [hers]}).json()
+    assert [one["id"] for one in kept["kept"]] == [hers]  # an administrator, who may remove the jobs of all
+    assert at.daemon.ask(at.bob, "POST", f"/v1/jobs/{own}/cancel").status == 200
+    another = at.daemon.submit(at.bob, "true").id
+    at.daemon.ended(another)
+    waits = at.daemon.submit(at.daemon.admin, "true", after=(f"{another}:any",), gpus=2, memory="100%").id
+    assert at.daemon.ask(at.daemon.admin, "POST", f"/v1/jobs/{waits}/hold").status == 200
+    removed = at.daemon.ask(at.bob, "POST", "/v1/clean", {"jobs": [another]}).json()
+    assert [one["id"] for one in removed["jobs"]] == [another]
+    assert at.daemon.ask(at.daemon.admin, "POST", f"/v1/jobs/{waits}/cancel").status == 200
+
+
 def opens_a_trap(at: Attempt) -> None:
     """A socket of Bob in place of a daemon's gets nothing of Ada."""
     path = at.home / "cotenant.sock"
@@ -569,6 +587,7 @@ ATTEMPTS: dict[str, Callable[[Attempt], None]] = {
     "leave the control group": leaves_the_control_group,
     "submit a list for another user": submits_a_list,
     "wait for a job of another user": waits_for_a_job_of_others,
+    "keep a job of another user from removal": keeps_a_job_from_removal,
 }
 
 

@@ -54,7 +54,8 @@ def clean(
     """Removes ended jobs of yours for good: from the list, with their output and other files. Options are combined.
 
     Jobs that wait or run are never removed. An array is removed as a whole, if all of its elements are selected. A job
-    stays if one that has not ended was submitted to run after it.
+    stays if one of yours that has not ended was submitted to run after it; if an administrator removes jobs, one of any
+    user counts.
     """
     conditions = older_than is not None or state != "" or everything
     if conditions == bool(job) or (job and (user is not None or all_users)):

@@ -56,10 +56,11 @@ def _owner(engine: Engine, request: Request, caller: Caller) -> Owner | None:
 def cleaned_by(caller: Caller, engine: Engine, wanted: CleanRequest) -> Selection:
     """The ended jobs that a caller wants to remove; ForbiddenError if one belongs to another user and the caller is
     not an administrator."""
+    by = None if caller.administrator else caller.user
     if wanted.jobs:
         if wanted != CleanRequest(jobs=wanted.jobs, dry_run=wanted.dry_run):
             raise InputError("clean: name the jobs, or select them by conditions")
-        return Selection(ids=tuple(_own_ended(caller, engine, name) for name in wanted.jobs))
+        return Selection(ids=tuple(_own_ended(caller, engine, name) for name in wanted.jobs), by=by)
     own = not wanted.all_users and wanted.user in (None, caller.user)
     if not own and not caller.administrator:
         raise ForbiddenError(f"{caller.user} is not an administrator of this daemon, and removes own jobs only")
@@ -68,7 +69,7 @@ def cleaned_by(caller: Caller, engine: Engine, wanted: CleanRequest) -> Selectio
         if word in WAITING_OR_ACTIVE:
             raise InputError(f"--state {word}: only jobs that have ended can be removed")
     uid, user = (caller.owner.uid, None) if own else (None, wanted.user)
-    return Selection(states=states, older_than_s=age, uid=uid, user=None if wanted.all_users else user)
+    return Selection(states=states, older_than_s=age, uid=uid, user=None if wanted.all_users else user, by=by)
 
 
 def _own_ended(caller: Caller, engine: Engine, name: str) -> str:

@@ -39,6 +39,9 @@ class Selection(NamedTuple):
     """of their owner"""
     user: str | None = None
     """name of their owner, who may have been removed from this machine"""
+    by: str | None = None
+    """a user who removes own jobs: jobs of other users cannot prevent that, which were submitted to run after them;
+    None: an administrator"""
 
 
 class Cleaner:
@@ -55,13 +58,13 @@ class Cleaner:
             for start in range(0, len(chosen), BATCH):
                 batch = chosen[start : start + BATCH]
                 sizes = await self._pruner.sizes(job for one in batch for job in one.jobs)
-                free, needed = self._split(batch)
+                free, needed = self._split(batch, selection.by)
                 kept += needed
                 if not dry_run:
                     moved = [one async for one in self._moved(free)]
                     kept += [KeptJob(id=one.id, why=STILL_USED) for one in free if one not in moved]
                     await self._pruner.sync()
-                    free, changed = self._remove(moved)
+                    free, changed = self._remove(moved, selection.by)
                     kept += changed
                 removed += [_cleaned(one, sum(sizes.get(job, 0) for job in one.jobs)) for one in free]
             if not dry_run:
@@ -73,9 +76,9 @@ class Cleaner:
         states, ids, uid, user = selection.states, selection.ids, selection.uid, selection.user
         return self._journal.ended(states, before=oldest, ids=ids, uid=uid, user=user)
 
-    def _split(self, chosen: Iterable[EndedJobs]) -> tuple[list[EndedJobs], list[KeptJob]]:
+    def _split(self, chosen: Iterable[EndedJobs], by: str | None) -> tuple[list[EndedJobs], list[KeptJob]]:
         """What can be removed now, and what other jobs or notices still need."""
-        waiting = needed_in(self._journal.requests_with_dependencies())
+        waiting = needed_in(self._journal.requests_with_dependencies(by))
         reported = self._journal.jobs_with_notices()
         free, kept = list[EndedJobs](), list[KeptJob]()
         for one in chosen:
@@ -100,10 +103,10 @@ class Cleaner:
             if whole:
                 yield one
 
-    def _remove(self, moved: Sequence[EndedJobs]) -> tuple[list[EndedJobs], list[KeptJob]]:
+    def _remove(self, moved: Sequence[EndedJobs], by: str | None) -> tuple[list[EndedJobs], list[KeptJob]]:
         """Removes from the journal what is still as it was chosen; nothing else happens between check and write."""
         same = set(self._journal.ended(ids=tuple(one.id for one in moved)))
-        free, kept = self._split(one for one in moved if one in same)
+        free, kept = self._split((one for one in moved if one in same), by)
         self._journal.remove(free)
         return free, [*kept, *(KeptJob(id=one.id, why=CHANGED) for one in moved if one not in same)]
 

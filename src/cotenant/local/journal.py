@@ -313,13 +313,15 @@ class Journal:
                 self._database.execute(f"DELETE FROM {table} WHERE {column} IN {LISTED}", (jobs,))
             self._database.execute(f"DELETE FROM arrays WHERE number IN {LISTED}", (arrays,))
 
-    def requests_with_dependencies(self) -> list[bytes]:
-        """The requests of all jobs that have not ended and were submitted to run after others."""
-        left, after = f"state NOT IN ({marks(ENDED)})", "instr(request, CAST('\"after\":' AS BLOB))"
+    def requests_with_dependencies(self, user: str | None = None) -> list[bytes]:
+        """The requests of all jobs that have not ended and were submitted to run after others; of one user, or of
+        all."""
+        left = f"state NOT IN ({marks(ENDED)}) AND user = coalesce(?, user)"
+        after = "instr(request, CAST('\"after\":' AS BLOB))"
         of_array = "SELECT 1 FROM elements JOIN jobs ON jobs.number = job WHERE array = arrays.number"
         query = f"SELECT request FROM jobs WHERE {left} AND {after} "
         query += f"UNION SELECT request FROM arrays WHERE {after} AND EXISTS ({of_array} AND {left})"
-        return [row[0] for row in self._rows(query, (*ENDED, *ENDED))]
+        return [row[0] for row in self._rows(query, (*ENDED, user, *ENDED, user))]
 
     def damaged(self) -> list[str]:
         """The jobs whose row this version cannot read: a column is damaged, or a newer version stored another state.
