@@ -25,6 +25,8 @@ STEPS_EACH = 5_000
 """Of one evaluation; usual selectors take less than 50."""
 STEPS, STEPS_PER_GPU = 250_000, 30
 """Of one set of selectors for all GPUs: some tenths of a second."""
+LOOKS_PER_STEP = 2
+"""Answers about GPUs that are known take as long as one step."""
 MOST_SELECTORS = 64
 MOST_KNOWN = 256
 """Sets of selectors whose answers are kept."""
@@ -169,7 +171,7 @@ class Fleet:
         self._known: dict[tuple[str, ...], Selected | str] = {}
         self._values: dict[str, dict[object, frozenset[str]]] = {}
         self.steps: int = 0 if before is None else before.steps
-        """What all evaluations have taken so far."""
+        """What all selections have taken so far."""
 
     @property
     def _devices(self) -> list[_Device]:
@@ -229,6 +231,7 @@ class Fleet:
         if len(answers.known) > 2 * len(self._devices):  # most are about GPUs that are gone
             answers.known.clear()
         kept = []
+        self.steps += len(devices) // LOOKS_PER_STEP
         try:
             expression = parse(text)
             for device in devices:
