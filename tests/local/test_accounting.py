@@ -124,9 +124,9 @@ def test_a_pass_divides_the_gpus_among_users_and_why_has_the_shares(tmp_path: Pa
             ada, bob = submit(engine, ADA, 3), submit(engine, BOB, 2)
             engine.schedule()
             assert (started(engine, ada), started(engine, bob)) == (1, 1)
-            why = engine.queries.why(ada[1])
+            why = engine.why(ada[1])
             assert why["shares"] == "ada has 1 GPU; its fair share is 1 (weight 1)"
-            assert engine.queries.why(ada[2])["ahead"] == 2, "one of ada, one of bob"
+            assert engine.why(ada[2])["ahead"] == 2, "one of ada, one of bob"
             order = engine.queries.queue_order()
             assert (set(order[:2]), order[2]) == ({ada[1], bob[1]}, ada[2])
             assert [(one.account, one.gpus, one.queued) for one in engine.queries.accounts()] == [
@@ -145,7 +145,7 @@ def test_shares_are_the_same_after_a_restart(tmp_path: Path) -> None:
         with engine_on(tmp_path, queue="fair") as (engine, _):
             engine.recover()
             job = submit(engine, BOB)[0]
-            assert engine.queries.why(job)["shares"] == "bob has 0 GPUs; its fair share is 1 (weight 1)"
+            assert engine.why(job)["shares"] == "bob has 0 GPUs; its fair share is 1 (weight 1)"
             assert {one.account: one.running for one in engine.queries.accounts()} == {"ada": 2, "bob": 0}
 
     asyncio.run(test())
@@ -168,7 +168,7 @@ def test_limits_let_jobs_wait_with_the_numbers_and_refuse_what_can_never_run(tmp
             engine.schedule()
             assert started(engine, bob) == 1
             assert engine.queries.job(bob[1]).reason == "bob has 1 of at most 1 running job"
-            assert engine.queries.why(bob[1])["reason"] == "bob has 1 of at most 1 running job"
+            assert engine.why(bob[1])["reason"] == "bob has 1 of at most 1 running job"
 
     asyncio.run(test())
 

@@ -157,7 +157,7 @@ async def test_the_bound_of_an_array_holds_across_restarts(tmp_path: Path) -> No
         assert states(engine) == {"starting": 2, "queued": 8}
         waiting = engine.queries.job("a-000001_5")
         assert waiting.reason == "only 2 elements of its array may run at a time"
-        assert engine.queries.why("a-000001_5")["outside"]
+        assert engine.why("a-000001_5")["outside"]
     with engine_on(tmp_path) as (engine, _):
         engine.recover()
         for ended in range(9):

@@ -50,7 +50,7 @@ def test_a_job_starts_when_all_jobs_before_it_have_ended(engine: Engine) -> None
     job = submit(engine, "last", "first", "second:any")
     assert engine.queries.job(job).request.after == (f"{first}:ok", f"{second}:any")  # type: ignore[union-attr]
     assert state(engine, job) == JobState.QUEUED
-    assert engine.queries.why(job)["reason"] == f"{first} must be done before it starts"
+    assert engine.why(job)["reason"] == f"{first} must be done before it starts"
     finish(engine, first)
     assert state(engine, job) == JobState.QUEUED
     finish(engine, second, code=1)

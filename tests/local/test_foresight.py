@@ -38,13 +38,13 @@ def asked(runner: asyncio.Runner, engine: Engine, **wanted: Any) -> WhatIf:
 def test_why_says_what_would_make_a_waiting_job_fit(engine: Engine, submit: Submit) -> None:
     first, second = submit("700MiB"), submit("600MiB")
     waiting = submit("500MiB")
-    why = engine.queries.why(waiting)
+    why = engine.why(waiting)
     assert [one["text"] for one in why["suggestions"]] == [
         "with 424 MiB of GPU memory instead of 500 MiB",
         f"without {second}",
     ]
     assert why["suggestions"][0]["slots"] == ({"node": "local", "gpus": (1,)},)
-    assert engine.queries.why(first)["suggestions"] == []
+    assert engine.why(first)["suggestions"] == []
 
 
 def test_what_if_says_where_a_job_would_go_and_changes_nothing(
@@ -90,7 +90,7 @@ def test_a_job_without_a_compute_share_is_told_what_it_may_expect(
     )
     assert said in answer.notes
     placed = submit("100MiB")
-    assert said in engine.queries.why(placed)["notes"]
+    assert said in engine.why(placed)["notes"]
 
 
 def test_a_refused_job_is_told_what_would_run(runner: asyncio.Runner, engine: Engine) -> None:

@@ -27,7 +27,7 @@ async def test_a_held_job_starts_only_after_its_release(tmp_path: Path) -> None:
         engine.schedule()
         assert engine.queries.job(held.id).state == JobState.QUEUED
         assert engine.queries.job(other.id).state == JobState.STARTING
-        why = engine.queries.why(held.id)
+        why = engine.why(held.id)
         assert why["held"]
         assert f"`cotenant release {held.id}`" in why["reason"]
         assert not engine.release("held").held

@@ -92,8 +92,8 @@ def test_why_says_that_a_job_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with engine_on(tmp_path) as (engine, _):
             job = engine.submit(TRAIN).id
             engine.schedule()
-            before = engine.queries.why(job)["notes"]
+            before = engine.why(job)["notes"]
             monkeypatch.setattr(engine.idle, "idle_s", lambda job: 2400.0)
-            assert engine.queries.why(job)["notes"] == [*before, "idle: it has not used its GPUs for 00:40:00"]
+            assert engine.why(job)["notes"] == [*before, "idle: it has not used its GPUs for 00:40:00"]
 
     asyncio.run(test())

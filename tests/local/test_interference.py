@@ -50,7 +50,7 @@ def in_company(
             for _ in range(2):
                 engine.submit(request(workload="resident"))
             engine.schedule()
-            assert engine.queries.job(newcomer).state == "starting", engine.queries.why(newcomer)
+            assert engine.queries.job(newcomer).state == "starting", engine.why(newcomer)
             return then(engine, journal, resident, newcomer, engine.parts.tenants.placed[newcomer].since)
 
     return asyncio.run(scene())
@@ -118,7 +118,7 @@ def test_a_newcomer_that_does_no_harm_stays_and_its_speed_is_shown(tmp_path: Pat
         view = engine.queries.job(newcomer)
         assert view.speed == pytest.approx(0.8)
         assert view.predicted == expected == pytest.approx(0.58, abs=0.05), "what was expected, not what is known now"
-        told = {one["job"]: one for one in engine.queries.why(resident)["company"]}
+        told = {one["job"]: one for one in engine.why(resident)["company"]}
         assert told[resident]["measured"] == pytest.approx(0.9)
         assert told[newcomer]["predicted"] == view.predicted
 
@@ -302,7 +302,7 @@ def beside_a_server(state: Path, then: Callable[[Engine, Journal, str, str], Non
             serve(engine, server, before, 0.0)
             newcomer = engine.submit(request(workload="newcomer")).id
             engine.schedule()
-            assert engine.queries.job(newcomer).state == "starting", engine.queries.why(newcomer)
+            assert engine.queries.job(newcomer).state == "starting", engine.why(newcomer)
             then(engine, journal, server, newcomer)
 
     asyncio.run(scene())

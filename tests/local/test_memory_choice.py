@@ -43,7 +43,7 @@ def test_auto_is_the_measured_peak_with_a_margin(engine: Engine) -> None:
     measured(engine, 500.0)
     job = submit(engine, memory="auto").id
     assert memory(engine, job) == "600MiB"
-    assert "memory: 600 MiB: bert used 500 MiB at its peak, and 20 % more" in engine.queries.why(job)["notes"]
+    assert "memory: 600 MiB: bert used 500 MiB at its peak, and 20 % more" in engine.why(job)["notes"]
 
 
 @with_engine
@@ -56,7 +56,7 @@ def test_auto_is_at_most_the_largest_gpu(engine: Engine) -> None:
 def test_auto_without_a_measurement_is_a_whole_gpu(engine: Engine) -> None:
     job = submit(engine, memory="auto", memory_why="says the client")
     assert memory(engine, job.id) is None
-    (note,) = engine.queries.why(job.id)["notes"]
+    (note,) = engine.why(job.id)["notes"]
     assert note == ("memory: a whole GPU, because the peak of bert was not measured; `cotenant profile` measures it")
     with pytest.raises(InputError, match="--memory auto: needs --gpus 1"):
         submit(engine, memory="auto", gpus=2)
@@ -70,7 +70,7 @@ async def test_a_job_that_ran_out_of_memory_gets_more_until_no_gpu_has_more(tmp_
             engine.schedule()
             finish(engine, job, outcome="out-of-memory")
             assert (engine.queries.job(job).state, memory(engine, job)) == (JobState.QUEUED, wanted)
-        assert "1024MiB, because it ran out of 1013 MiB (--retry-oom)" in engine.queries.why(job)["notes"][0]
+        assert "1024MiB, because it ran out of 1013 MiB (--retry-oom)" in engine.why(job)["notes"][0]
     with engine_on(tmp_path) as (engine, _):
         engine.recover()
         engine.schedule()

@@ -52,7 +52,7 @@ async def test_a_reserved_gpu_takes_only_jobs_that_end_in_time(tmp_path: Path) -
         reason = engine.queries.job(endless.id).reason or ""
         assert "GPUs 0 1 are reserved for bob from" in reason
         assert f"({made.id}), and this job has no time limit" in reason
-        assert "reserved for bob from" in engine.queries.why(endless.id)["reason"]
+        assert "reserved for bob from" in engine.why(endless.id)["reason"]
         assert [one.id for gpu in engine.queries.gpus() for one in gpu.reservations] == [made.id, made.id]
         engine.cancel_reservation(made.id)
         finish(engine, short.id)

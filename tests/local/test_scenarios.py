@@ -94,7 +94,7 @@ async def placed_by_engine(scenario: Scenario, policy: str, state: Path) -> dict
         for name, job in accepted.items():
             now = engine.queries.job(job)
             slot = f"{node.name}/{'+'.join(map(str, now.gpus))}"
-            found[name] = slot if now.state == "starting" else engine.queries.why(job)["reasons"]
+            found[name] = slot if now.state == "starting" else engine.why(job)["reasons"]
         return found
 
 

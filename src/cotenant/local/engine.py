@@ -19,6 +19,7 @@ from cotenant.local.changing import Changer
 from cotenant.local.config import Resources, Settings
 from cotenant.local.daemon_stops import DaemonStops
 from cotenant.local.events import log_error
+from cotenant.local.explanations import Explanations
 from cotenant.local.housekeeping import Housekeeping
 from cotenant.local.job_commands import JobCommands
 from cotenant.local.journal_schema import JournalError
@@ -56,6 +57,7 @@ class Engine:
         self.idle, self.interference, self.stopping = parts.idle, parts.interference, parts.stopping
         self.tokens = Tokens(parts.journal)
         self.queries = queries = Queries(parts)
+        self.why = Explanations(parts, queries).why
         self.pages: Pages | None = None
         """set by the daemon if it serves them"""
         # What the parts do together, each after those that it uses.

@@ -112,7 +112,7 @@ async def rerun(engine: Engine, request: Request) -> Response:
 
 
 async def why(engine: Engine, request: Request) -> Response:
-    return json_response(engine.queries.why(request.path_params["job"]))
+    return json_response(engine.why(request.path_params["job"]))
 
 
 async def terminal(engine: Engine, request: Request) -> Response:

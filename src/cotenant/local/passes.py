@@ -9,9 +9,10 @@ from cotenant.core.placement.deciding import decide
 from cotenant.core.queueing.advance import restricted
 from cotenant.core.queueing.backfill import why_overtook
 from cotenant.core.units import Seconds
+from cotenant.local.explanations import OVERTOOK
 from cotenant.local.lifecycle import JobRecord, Placed, request_of
 from cotenant.local.parts import Parts
-from cotenant.local.queries import OVERTOOK, Queries
+from cotenant.local.queries import Queries
 from cotenant.local.transitions import Transitions
 from cotenant.local.views import placement_reason
 from cotenant.local.waiting import Waiting

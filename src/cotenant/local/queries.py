@@ -5,22 +5,19 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace as replaced
 
 from cotenant import __version__
 from cotenant.core.cluster import Node
-from cotenant.core.isolation import Granted, Refused, Rung
+from cotenant.core.isolation import Rung
 from cotenant.core.model import Job, Placement, Slot
-from cotenant.core.placement.deciding import account_of, queue_position
 from cotenant.core.placement.repartition import repartition
-from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local import attempts
@@ -45,14 +42,13 @@ from cotenant.local.lifecycle import (
     with_stored_compute,
 )
 from cotenant.local.mig_layouts import slices_of
-from cotenant.local.notifications import NOTIFIED, SENT
 from cotenant.local.owners import Owner
 from cotenant.local.parts import Parts
 from cotenant.local.refusals import UnknownError
 from cotenant.local.tenants import PlacedJob
 from cotenant.local.terminals import terminal_path
 from cotenant.local.tuner import read_history
-from cotenant.local.views import WaitReasons, explain, gpu_views, job_view
+from cotenant.local.views import WaitReasons, gpu_views, job_view
 from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.launch import ISOLATION
 from cotenant.wire.dependencies import parse_dependencies
@@ -66,24 +62,14 @@ from cotenant.wire.local import (
     MigPlanRequest,
     TerminalView,
     demands_wanted,
-    job_of,
 )
 from cotenant.wire.profile import JobProfile
 from cotenant.wire.reservations import ReservationView
-from cotenant.wire.text import duration_text
 
 HIDDEN = "(hidden)"
 """shown instead of the value of an environment variable, which may be a secret"""
-LINES_OF_WHY = 10
-"""of its output that `why` shows for a job that has ended"""
-OVERTOOK = "; overtook "
-"""in the reason of a placement, before the waiting job that was overtaken and why"""
-MOST_EXAMINED, MOST_NAMED = 1000, 5
-"""jobs that `why` examines, and jobs that it names, if it looks for those that overtook a job"""
 MOST_PLANNED = 100
 """jobs of the queue for which MIG layouts are planned"""
-
-
 MOST_EVENTS = 200
 """of one job that are listed"""
 
@@ -118,12 +104,12 @@ class Queries:
     ) -> list[JobView]:
         """Jobs in these states (all if none is given), or those of one user; with `requests` also what they requested,
         without `env`."""
-        waiting = self._wait_reasons()
+        waiting = self.wait_reasons()
         records = self._journal.jobs(states or None, limit, after, elements=elements, uid=uid)
         found = list(map(self._as_cancelled, records))
         if not requests:
-            return [self._view(record, waiting) for record in found]
-        return [replaced(self._view(record, waiting), request=replaced(request_of(record), env={})) for record in found]
+            return [self.view(record, waiting) for record in found]
+        return [replaced(self.view(record, waiting), request=replaced(request_of(record), env={})) for record in found]
 
     def jobs_and_arrays(self, states: tuple[str, ...], limit: int, requests: bool = False) -> list[JobView]:
         """The newest jobs in these states, with one row for each array that has elements in them."""
@@ -137,8 +123,8 @@ class Queries:
 
     def elements(self, name: str, states: tuple[str, ...], limit: int) -> list[JobView]:
         """The elements of an array, the first ones first."""
-        waiting, array = self._wait_reasons(), self.array(name)
-        return [self._view(record, waiting) for record in self._journal.elements(array.number, states or None, limit)]
+        waiting, array = self.wait_reasons(), self.array(name)
+        return [self.view(record, waiting) for record in self._journal.elements(array.number, states or None, limit)]
 
     def array(self, name: str) -> ArrayRecord:
         """An array by its id, or the newest one of that name."""
@@ -153,12 +139,12 @@ class Queries:
 
     def active(self) -> list[JobView]:
         """The jobs that hold a slot."""
-        waiting = self._wait_reasons()
-        return [self._view(self._journal.job(job), waiting) for job in sorted(self._tenants.placed)]
+        waiting = self.wait_reasons()
+        return [self.view(self._journal.job(job), waiting) for job in sorted(self._tenants.placed)]
 
     def queue_order(self) -> list[str]:
         """The IDs of the waiting jobs, the next one first."""
-        return [job.id for job in self._queue.ordered.in_turn(self._wait_reasons().standing)]
+        return [job.id for job in self._queue.ordered.in_turn(self.wait_reasons().standing)]
 
     def events_of(self, job: str) -> list[Event]:
         """What happened to a job, oldest first, as far as it is kept."""
@@ -192,7 +178,7 @@ class Queries:
         request, faults = request_of(record), self._slice_faults(record)
         history = tuple(self._tuner.history(record.id)) or read_history(self._runs.of_job(record.id))
         return replaced(
-            self._view(record, self._wait_reasons()),
+            self.view(record, self.wait_reasons()),
             request=replaced(request, env=dict.fromkeys(request.env, HIDDEN)),
             enforcement=self._enforcement(record, request),
             faults=faults.faults,
@@ -204,80 +190,9 @@ class Queries:
         """The profile of a job that is alone on its GPU; None until it has been measured for that long."""
         return self._interference.profile_after(self.find(name).id, seconds, time.monotonic())
 
-    def why(self, name: str) -> dict[str, Any]:
-        record, waiting = self.find(name), self._wait_reasons()
-        placed = self._tenants.placed.get(record.id)
-        placement = None if placed is None else placed.placement
-        return {
-            **explain(self._view(record, waiting), self.core_job(record), placement, waiting),
-            "outside": record.id in self._holds or record.id in self._dependencies or record.id in self._bounds,
-            "end": self._how_it_ended(record) if record.state in ENDED else None,
-            **(self._overtaken(record) if record.id in self._queue.jobs else {}),
-            "suggestions": self._suggestions(record),
-            "shares": self._shares(record, waiting),
-            "policy": self._learner.policy.name,
-            "company": self._interference.company(record.id),
-            "isolation": self._rung(record.id, request_of(record).isolation, request_of(record).gpus),
-            "grants": [msgspec.to_builtins(one) for one in self._grants.views(record.id)],
-            "notes": [
-                *(note for note in self._notes(request_of(record)) if note is not None),
-                *self._grants.notes(record.id),
-                *self._no_share_notes(record.id),
-                *self._idle_notes(record.id),
-                *(self._notice_notes(record.id) if request_of(record).notify else ()),
-                *(self._unmanaged_notes() if record.id in self._queue.jobs else ()),
-            ],
-        }
-
-    def _idle_notes(self, job: str) -> Iterator[str]:
-        idle_s = self._idle.idle_s(job)
-        if idle_s is not None:
-            yield f"idle: it has not used its GPUs for {duration_text(idle_s)}"
-
-    def _notice_notes(self, job: str) -> Iterator[str]:
-        """The notices that were not sent, or perhaps not."""
-        for event in self.events_of(job):
-            if event.kind == NOTIFIED and SENT not in event.text:
-                yield f"notice: {event.text}"
-
-    def _unmanaged_notes(self) -> Iterator[str]:
-        """For jobs that wait: what programs without a job use of each GPU."""
-        for index, gpu in enumerate(self._devices.machine.gpus):
-            found = self._unmanaged.processes.get(gpu.uuid, ())
-            if found:
-                users = ", ".join(sorted({f"{one.user}:{one.program}" for one in found}))
-                known = [one.memory_mib for one in found if one.memory_mib is not None]
-                amount = f"{sum(known)} MiB of GPU {index}" if len(known) == len(found) else f"memory of GPU {index}"
-                yield f"without a job: {users} use{'s' * (len(found) == 1)} {amount}, which jobs do not get"
-
-    def _shares(self, record: JobRecord, waiting: WaitReasons) -> str | None:
-        """How the account of a waiting job stands; None if that does not decide about it."""
-        job = self._queue.jobs.get(record.id)
-        return None if job is None or waiting.standing is None else waiting.standing.explain(account_of(job))
-
     def accounts(self) -> list[AccountView]:
         """The users and groups of this machine."""
         return self._accounting.views()
-
-    def _suggestions(self, record: JobRecord) -> list[Any]:
-        """What would make a waiting job fit."""
-        job = self._queue.jobs.get(record.id)
-        return [] if job is None else [msgspec.to_builtins(one) for one in self.foresight.suggestions(job)]
-
-    def _no_share_notes(self, job: str) -> Iterator[str]:
-        placed = self._tenants.placed.get(job)
-        if placed is not None:
-            demand = placed.placement.job.demand
-            yield from no_share_notes(demand, self._tenants.cluster.at(0), placed.gpus, job)
-
-    def _notes(self, request: JobRequest) -> list[str | None]:
-        """What its owner should know about its limits."""
-        memory = None if request.memory_why is None else f"memory: {request.memory_why}"
-        isolation = self._resources.isolation
-        granted = None if isolation is None else isolation.granted(request.isolation, request.gpus or 1)
-        refused = granted.why if isinstance(granted, Refused) else None
-        note = granted.note if isinstance(granted, Granted) and request.isolation is not None else None
-        return [memory, self._resources.backend.vendor.row.unenforced(), refused, note]
 
     def gpus(self) -> list[GpuView]:
         devices = self._devices
@@ -338,13 +253,6 @@ class Queries:
             "memory_mib": node.machine.host_memory,
             "free_memory_mib": node.host_memory,
         }
-
-    def _how_it_ended(self, record: JobRecord) -> dict[str, Any]:
-        """The outcome of a job that has ended, and the last lines of its output."""
-        names = ("outcome", "code", "signal", "error", "started", "ended", "attempts")
-        output = attempts.last_lines(self.folder(record), LINES_OF_WHY)
-        pruned = record.attempts > 0 and not self.folder(record).exists()
-        return {name: getattr(record, name) for name in names} | {"output": output, "pruned": pruned}
 
     def progress(self, job: str) -> tuple[int, bool]:
         """The number of the job's latest attempt, and whether the job has ended."""
@@ -428,7 +336,7 @@ class Queries:
         path = terminal_path(self._resources, self.folder(record), record.id)
         return TerminalView(socket=str(path.absolute()), attempt=record.attempts)
 
-    def _wait_reasons(self) -> WaitReasons:
+    def wait_reasons(self) -> WaitReasons:
         cluster, queue = self._tenants.cluster, self._queue
         now, fair = Seconds(time.time()), self._learner.policy.fair
         standing = self._accounting.shares.standing(queue.ordered.accounts(), now) if fair else None
@@ -446,20 +354,7 @@ class Queries:
             lambda job: self._reservations.why(job, now, machine),
         )
 
-    def _overtaken(self, record: JobRecord) -> dict[str, Any]:
-        """The jobs behind a waiting job in the queue that have started since it was submitted, the last first."""
-        policy, job = self._learner.policy, self._queue.jobs[record.id]
-        own = queue_position(policy, job, job.submitted)
-        found = []
-        for other in self._journal.started_since(record.submitted, MOST_EXAMINED):
-            if other.id == record.id or unreadable(other) is not None:
-                continue
-            position = queue_position(policy, job_of(other.id, request_of(other), other.submitted), job.submitted)
-            if (*position, other.id) > (*own, record.id):
-                found.append({"job": other.id, "reason": _why_before(other, record.id)})
-        return {"overtaken": len(found), "overtaken_by": found[:MOST_NAMED]}
-
-    def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
+    def view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
         job = self._queue.jobs.get(record.id)
         if job is not None:  # nothing of it is measured, and thousands may be listed
             why = waiting.reason(job)
@@ -468,7 +363,7 @@ class Queries:
                 reason=f"{why} ({record.reason})" if record.reason else why,
                 batch=self._tuner.batch(record.id),
                 speed=None,
-                granted=lambda wish, gpus: self._rung(record.id, wish, gpus),
+                granted=lambda wish, gpus: self.rung(record.id, wish, gpus),
             )
         reason = self._runs.delayed.get(record.id)
         held = record.id in self._holds
@@ -490,10 +385,10 @@ class Queries:
             held=held,
             paused=self._orders.is_paused(record.id),
             idle_s=self._idle.idle_s(record.id),
-            granted=lambda wish, gpus: self._rung(record.id, wish, gpus),
+            granted=lambda wish, gpus: self.rung(record.id, wish, gpus),
         )
 
-    def _rung(self, job: str, wish: Rung | None, gpus: int) -> Rung | None:
+    def rung(self, job: str, wish: Rung | None, gpus: int) -> Rung | None:
         """The rung that a job has, or would get now."""
         placed = self._tenants.placed.get(job)
         return rung_of(self._resources.isolation, wish, gpus) if placed is None else placed.placement.job.demand.rung
@@ -522,12 +417,3 @@ class Queries:
             return record
         change = step(record, StopRequested(Stop.CANCEL), time.time())
         return record._replace(state=change.state, **change.columns)
-
-
-def _why_before(other: JobRecord, job: str) -> str:
-    """Why a job that has started overtook this one, as far as its reason says it."""
-    _, _, overtook = (other.reason or "").partition(OVERTOOK)
-    first, _, why = overtook.partition(": ")
-    if not why:
-        return "it fitted at the time, and no GPU was reserved"
-    return why if first == job else f"{why} ({first})"

@@ -163,7 +163,7 @@ class LocalSource:
                 {one.job: one for index in view.gpus for one in self._node(jobs).gpus[index].tenants}.values()
             )
         events = [event_shown_to(caller, self._engine, one) for one in self._queries.events_of(view.id)]
-        why = self._queries.why(view.id) if _may_act(caller, view) else None
+        why = self._engine.why(view.id) if _may_act(caller, view) else None
         return detail_of(view, self._row(caller, view, names), events, why, company, names)
 
     def _job(self, caller: Caller, job: str) -> JobView:
