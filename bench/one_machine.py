@@ -17,7 +17,7 @@ from bench.studies import DATA
 from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Demand, Gpu, Job, Machine
 from cotenant.core.units import WHOLE_MEMORY, MiB, MilliGpu, Seconds
-from cotenant.local.daemon import Options
+from cotenant.local.daemon_options import Options
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.sim.timed import TimedRun, Timing

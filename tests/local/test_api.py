@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from cotenant.errors import InputError
 from cotenant.local import api, daemon, events
+from cotenant.local.daemon_options import Options
 from cotenant.local.endpoint import Endpoint
 from cotenant.local.engine import Engine
 from cotenant.local.identity import Callers
@@ -225,7 +226,7 @@ def test_tcp_is_not_opened_without_a_good_token(
         file.write_text(content)
         file.chmod(mode)
     with pytest.raises(InputError, match=sentence):
-        daemon.run(daemon.Options(state=tmp_path / "s", listen=listen, token_file=file if content else None))
+        daemon.run(Options(state=tmp_path / "s", listen=listen, token_file=file if content else None))
 
 
 def test_tcp_is_for_this_machine_and_those_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

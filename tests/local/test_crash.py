@@ -85,7 +85,8 @@ def shared_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 STARTER = """if True:
     import os, signal, sys
     from pathlib import Path
-    from cotenant.local.daemon import Options, run
+    from cotenant.local.daemon import run
+    from cotenant.local.daemon_options import Options
     from cotenant.local.system import SystemOptions
     state, system = Path(sys.argv[1]), SystemOptions() if sys.argv[2] == "system" else None
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

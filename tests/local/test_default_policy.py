@@ -9,7 +9,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.placement.deciding import decide
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.units import Seconds
-from cotenant.local.daemon import Options
+from cotenant.local.daemon_options import Options
 from cotenant.wire.local import JobRequest, job_of
 from tests.local.engines import TWO_CARDS
 

@@ -21,8 +21,9 @@ import uvicorn
 from starlette.applications import Starlette
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.local.daemon import Options, open_sockets, serve
+from cotenant.local.daemon_options import Options
 from cotenant.local.identity import Callers
+from cotenant.local.serving import open_sockets, serve
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
 from cotenant.node.connections import MOST_HANDSHAKES, accept_encrypted
 from tests.cli.command import environment, refusal, run

@@ -246,7 +246,8 @@ def up(
         _detach(state, address)
         return
     from cotenant.history.store import DAY_S
-    from cotenant.local.daemon import Options, check, run
+    from cotenant.local.daemon import run
+    from cotenant.local.daemon_options import Options, check
     from cotenant.local.idle import IdleAction, IdleSettings
     from cotenant.local.system import SystemOptions
 
