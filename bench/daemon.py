@@ -34,6 +34,7 @@ from cotenant.node.devices.finding import find_backend
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
 from cotenant.wire.local import JobRequest, JobView
+from tests.local.users import as_user
 
 QUEUED = 10_000
 SUBMITTED = 1_000
@@ -58,7 +59,7 @@ def api_load() -> Iterator[Figure]:
         with daemon(state) as pid:
             until(lambda: Client().get("/v1/jobs?state=running", list[JobView]))
             start, before = time.perf_counter(), cpu_seconds(pid)
-            submit_all()
+            submit_all(Client())
             taken, own = time.perf_counter() - start, cpu_seconds(pid) - before
             note = f"the last of {QUEUED:,} queued; the daemon's CPU {own:.1f} s"
             yield at_most(f"{SUBMITTED:,} submissions, one after the other", taken, "s", limit=10, note=note)
@@ -71,6 +72,7 @@ def api_load() -> Iterator[Figure]:
     for kinds in (KINDS, QUEUED):
         with state_folder() as state:
             yield from passes_of_users(state, kinds)
+    yield from requests_of_users()
     with state_folder() as state, daemon(state) as pid:
         time.sleep(2)
         before = cpu_seconds(pid)
@@ -95,8 +97,7 @@ def fill(state: Path, count: int, kinds: int = KINDS) -> None:
         journal.submit_many([(msgspec.json.encode(one), now) for one in requests])
 
 
-def submit_all() -> None:
-    client = Client()
+def submit_all(client: Client) -> None:
     for number in range(SUBMITTED):
         client.post("/v1/jobs", JobView, msgspec.json.encode(job(number)))
 
@@ -136,18 +137,46 @@ def passes_of_users(state: Path, kinds: int) -> Iterator[Figure]:
     limits = Limits(gpus=64, memory=MiB(10**6), running=1000, gpu_hours=10**6)
     settings = Settings(policy="binpack", queue="fair", accounts=AccountRules(default=limits))
     with Journal.open(state / "journal.db") as journal:
-        now = time.time()
-        journal.submit(msgspec.json.encode(FIRST), now, Owner(10_000, 10_000, "first", "users"))
-        for user in range(USERS):
-            owner = Owner(10_001 + user, 10_000, f"user{user}", "users")
-            own = (job(user * EACH + number, kinds) for number in range(EACH))
-            journal.submit_many([(msgspec.json.encode(one), now) for one in own], owner)
+        fill_for_users(journal, kinds)
         _, again, changed = asyncio.run(measured_passes(state, journal, settings))
     of = f"of {USERS} users, {kinds:,} kinds, CPU"
     note = "order fair, every user has limits"
     yield at_most(f"a pass over {QUEUED:,} {of}", 1000 * again, "ms", limit=50, note=note)
     note = "a GPU was cordoned or uncordoned, with the write of that"
     yield at_most(f"the same {of}, a GPU changed", 1000 * changed, "ms", limit=50, note=note)
+
+
+def fill_for_users(journal: Journal, kinds: int) -> None:
+    """The queue of many users, behind a job that holds both GPUs."""
+    now = time.time()
+    journal.submit(msgspec.json.encode(FIRST), now)
+    for user in range(USERS):
+        owner = Owner(10_001 + user, 10_000, f"user{user}", "users")
+        own = (job(user * EACH + number, kinds) for number in range(EACH))
+        journal.submit_many([(msgspec.json.encode(one), now) for one in own], owner)
+
+
+def requests_of_users() -> Iterator[Figure]:
+    """Requests of one of many users to a daemon for all users, which hides from each what belongs to others."""
+    if os.geteuid() != 0:
+        return  # only root can serve all users
+    with state_folder() as state, tempfile.TemporaryDirectory(prefix="ct") as runtime:
+        os.chmod(runtime, 0o755)
+        with Journal.open(state / "journal.db") as journal:
+            fill_for_users(journal, KINDS)
+        options = ("--system", "--queue", "fair")
+        with daemon(state, *options, runtime=Path(runtime)) as pid:
+            client, of = Client(at=Path(runtime, "cotenant.sock")), f"{USERS} users"
+            until(lambda: client.get("/v1/jobs?state=running", list[JobView]))
+            before = cpu_seconds(pid)
+            taken = as_user("nobody", lambda: seconds(lambda: submit_all(client), time.perf_counter))
+            note = f"one after the other, by a user beside {USERS} with {QUEUED:,} queued jobs"
+            note += f"; the daemon's CPU {cpu_seconds(pid) - before:.1f} s"
+            yield at_most(f"{SUBMITTED:,} submissions, {of}", taken, "s", limit=10, note=note)
+            page = partial(client.get, "/v1/jobs?limit=1000", list[JobView])
+            listed, note = 1000 * as_user("nobody", lambda: median(page)), "a daemon for all users, order fair"
+            yield at_most(f"jobs, a page of 1,000, {of}", listed, "ms", limit=200, note=note)
+        stop_jobs(state)
 
 
 async def measured_passes(state: Path, journal: Journal, settings: Settings = FIFO) -> tuple[float, float, float]:
@@ -214,20 +243,25 @@ def state_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def daemon(state: Path, *options: str) -> Iterator[int]:
-    """Starts a daemon and yields its process ID."""
+def daemon(state: Path, *options: str, runtime: Path | None = None) -> Iterator[int]:
+    """Starts a daemon and yields its process ID; `runtime` is the folder of the socket of one for all users."""
     command = [sys.executable, "-m", "cotenant", "up", "--simulate", "2", "--gpu-memory", "1GiB", *options]
-    with (state / "daemon.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+    at = (runtime or state) / "cotenant.sock"
+    env = {**os.environ, "COTENANT_RUNTIME": str(runtime or state)}
+    with (
+        (state / "daemon.log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, env=env) as process,
+    ):
         try:
-            until(lambda: process.poll() is not None or answers())
+            until(lambda: process.poll() is not None or answers(at))
             yield process.pid
         finally:
             process.send_signal(signal.SIGTERM)
 
 
-def answers() -> bool:
+def answers(at: Path) -> bool:
     try:
-        return bool(Client().get("/v1/status", dict[str, object]))
+        return bool(Client(at=at).get("/v1/status", dict[str, object]))
     except NoDaemonError:
         return False
 
