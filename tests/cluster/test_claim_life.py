@@ -171,20 +171,20 @@ def test_an_allocation_that_came_past_us_is_not_prepared_whatever_its_configurat
     policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/cotenant-claims"
     bound = engine.cluster.get(policy)
     scheduler = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
-    make_claim(engine, "forged", spec_of("1Gi"))
+    make_claim(engine, "bypass", spec_of("1Gi"))
     try:
         engine.cluster.delete(policy)
         engine.cluster.patch(scheduler, {"spec": {"replicas": 0}})
         wait_for("no scheduler", lambda: not engine.our_pods(SCHEDULER))
-        wait_for("no policy", lambda: is_forged(engine, "forged"))
-        create(engine, "forged", STAYS, labels=IGNORED, env=VOID)
-        wait_for("the refusal", lambda: "has no GPUs by cotenant's scheduler" in events_of(engine, "forged"))
-        assert pod(engine, "forged")["status"]["phase"] == "Pending"
+        wait_for("no policy", lambda: is_forged(engine, "bypass"))
+        create(engine, "bypass", STAYS, labels=IGNORED, env=VOID)
+        wait_for("the refusal", lambda: "has no GPUs by cotenant's scheduler" in events_of(engine, "bypass"))
+        assert pod(engine, "bypass")["status"]["phase"] == "Pending"
     finally:
         engine.cluster.patch(scheduler, {"spec": {"replicas": 1}})
         kept = {name: bound["metadata"][name] for name in ("name", "labels")}
         engine.cluster.post(policy.rpartition("/")[0], {**bound, "metadata": kept})
-    engine.delete("forged")
+    engine.delete("bypass")
     engine.wait_for_scheduler()
     make_claim(engine, "honest", spec_of("1Gi"))
     create(engine, "honest", SEES)
