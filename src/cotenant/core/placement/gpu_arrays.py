@@ -170,13 +170,13 @@ class GpuArrays:
         self.look(cluster)
         demand = feasible.demand
         known = self._known.get(demand)
+        stale = None if known is None else known.seen.stale(cluster)
         if known is None:
             known = self._known[demand] = _Known(np.full(len(cluster), REFUSED), Seen(len(cluster)))
             if len(self._known) > self._remember:
                 self._known.popitem(last=False)
         self._known.move_to_end(demand)
-        stale = known.seen.stale(cluster)
-        if 2 * len(stale) > len(cluster):  # all of them are found quicker than picked out
+        if stale is None or 2 * len(stale) > len(cluster):  # all of them are found quicker than picked out
             known.labels[:] = _labels(policy, feasible, self._columns(None))
             known.seen.saw_all(cluster)
         elif stale:
