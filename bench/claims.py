@@ -149,7 +149,7 @@ def _latency(engine: Engine, nodes: int) -> Iterator[Figure]:
     threading.Thread(target=read, daemon=True).start()
     meter = Meter(engine)
     for number in range(PACED):
-        create_claimed_pods(engine, [number], OURS)
+        create_claimed_pods(engine, [number], OURS, by_us=True)
         time.sleep(EVERY_S)
     if not done.wait(120):
         raise TimeoutError(f"{sum('bound' in one for one in seen.values())} of {PACED} pods were bound")

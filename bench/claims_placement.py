@@ -120,7 +120,7 @@ def _rounds(seed: int) -> dict[str, float]:
             if who == OURS:
                 scale(engine, 1)
             for number, demand in enumerate(demands):
-                create_claimed_pods(engine, [number], f"{names[demand]}-{who}")
+                create_claimed_pods(engine, [number], f"{names[demand]}-{who}", by_us=who == OURS)
             placed = [demands[number] for number in _settled(engine)]
             used = sum(demand.total_compute for demand in placed)
             result[who] = 100 * (1 - used / total)

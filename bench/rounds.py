@@ -28,7 +28,7 @@ from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.install.configuration import CLIENT_LIMITS
 from cotenant.node.devices.vendors import Vendor
 from tests.cluster.api import Json, wait_for
-from tests.cluster.claiming import API
+from tests.cluster.claiming import API, IGNORED, VOID
 from tests.cluster.engine import Engine
 from tests.cluster.images import PAUSE
 
@@ -125,12 +125,22 @@ def stopped(engine: Engine, configuration: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def create_pods(engine: Engine, numbers: Iterable[int], spec: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
-    """Creates a pod with one container for each number; it stays on fake nodes."""
-    container = {"name": "main", "image": PAUSE, "imagePullPolicy": "Never", "resources": dict(resources)}
+def create_pods(
+    engine: Engine,
+    numbers: Iterable[int],
+    spec: Mapping[str, Any],
+    resources: Mapping[str, Any],
+    *,
+    prepared: bool = True,
+) -> None:
+    """Creates a pod with one container for each number; it stays on fake nodes. Our webhook ignores it unless it is to
+    be prepared."""
+    container: Json = {"name": "main", "image": PAUSE, "imagePullPolicy": "Never", "resources": dict(resources)}
+    labels = {} if prepared else IGNORED
+    container |= {} if prepared else {"env": VOID}
     spec = {"nodeSelector": {"fake": "true"}, "containers": [container], **spec}
     for number in numbers:
-        pod = {"metadata": {"name": f"pod-{number}"}, "spec": spec}
+        pod = {"metadata": {"name": f"pod-{number}", "labels": labels}, "spec": spec}
         engine.cluster.post(f"/api/v1/namespaces/{WHERE}/pods", pod)
 
 
@@ -141,11 +151,11 @@ def make_template(engine: Engine, name: str, devices: Mapping[str, Any]) -> None
     engine.cluster.post(f"{API}/namespaces/{WHERE}/resourceclaimtemplates", {**kind, **template})
 
 
-def create_claimed_pods(engine: Engine, numbers: Iterable[int], template: str) -> None:
-    """Creates pods with a claim each."""
+def create_claimed_pods(engine: Engine, numbers: Iterable[int], template: str, *, by_us: bool) -> None:
+    """Creates pods with a claim each. If we do not allocate it, the pod has no gate."""
     claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
     resources = {"requests": {"cpu": "100m"}, "claims": [{"name": "gpu"}]}
-    create_pods(engine, numbers, {"resourceClaims": claims}, resources)
+    create_pods(engine, numbers, {"resourceClaims": claims}, resources, prepared=by_us)
 
 
 def claimed_round(engine: Engine, pods: int, template: str, *, by_us: bool) -> Round:
@@ -159,7 +169,7 @@ def claimed_round(engine: Engine, pods: int, template: str, *, by_us: bool) -> R
         return bool(len(found["items"]) + found["metadata"].get("remainingItemCount", 0) == pods)
 
     with stopped(engine, STOCK):
-        create_claimed_pods(engine, range(pods), template)
+        create_claimed_pods(engine, range(pods), template, by_us=by_us)
         wait_for("the claims", are_made)
         meter = Meter(engine)
         watch = Watch(engine, pods, meter)
