@@ -50,6 +50,8 @@ CLAIM_RESOURCES = ("resourceclaims", "resourceclaimtemplates", "resourceslices",
 NEVER_CALLED_FOR_CLAIMS = {
     (SCHEDULER, "patch", "resourceclaims/binding"): "no path: Kubernetes 1.36 asks for it beside another right",
     (AGENT, "get", "resourceclaims"): "only for claims of administrators (tests/cluster/test_claim_life.py)",
+    (AGENT, "patch", "resourceslices"): "only if GPUs change (tests/cluster/test_claim_life.py)",
+    (AGENT, "delete", "resourceslices"): "only if a slice is of an earlier node or too many",
 }
 CLOSED = 9
 """a port at which no program listens"""
@@ -255,7 +257,7 @@ def test_the_roles_with_claims_allow_what_is_called_and_nothing_more(by_helm: In
     claiming.started(engine, "claims")
     found = audit.events(by_helm.log)[before:]
     unused = {one for one in unused_rights(by_helm, found) if one[2].startswith(CLAIM_RESOURCES)}
-    assert unused == NEVER_CALLED_FOR_CLAIMS.keys()
+    assert unused - NEVER_CALLED_FOR_CLAIMS.keys() == set()
 
 
 def test_helm_removes_everything_but_the_profiles(by_helm: Installed) -> None:
