@@ -248,13 +248,16 @@ def test_network_policies_allow_the_connections_that_are_needed_and_no_others(by
 def test_the_roles_with_claims_allow_what_is_called_and_nothing_more(by_helm: Installed) -> None:
     """The rules for claims are there only if claims are enabled, so the chart is upgraded first."""
     engine, before = by_helm.engine, len(audit.events(by_helm.log))
-    claims = {"settings": {"claims": {"enabled": True}}}
+    claims = {"settings": {"claims": {"enabled": True, "convert": True}}}
     run_install(by_helm.cluster, "upgrade", claims, "--wait", helm=True)
     wait_for("the driver", lambda: f"kubelet knows {DRIVER}" in engine.agent_log("node1"))
     engine.wait_for_scheduler()
     claiming.make_template(engine, "part", claiming.spec_of("64Mi"))
     claiming.create(engine, "claims", SLEEP, template="part")
     claiming.started(engine, "claims")
+    engine.create("converted", LIMITS)
+    claiming.started(engine, "converted")
+    assert "resourceClaims" in engine.cluster.get(pods.path_of("converted"))["spec"]
     found = audit.events(by_helm.log)[before:]
     unused = {one for one in unused_rights(by_helm, found) if one[2].startswith(CLAIM_RESOURCES)}
     assert unused - NEVER_CALLED_FOR_CLAIMS.keys() == set()
