@@ -18,7 +18,8 @@ from tests.cluster.tenant import STAYS
 TEMPLATE = "cotenant-1x-2048mib-25c"
 MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
 ONLY = "claims: {enabled: true, convert: true, only: true}"
-BOTH = "claims: {enabled: true}"
+BOTH = "claims: {enabled: true, convert: false, only: false}"
+"""what an upgrade does not state stays as it was"""
 
 
 @pytest.fixture(scope="module")
