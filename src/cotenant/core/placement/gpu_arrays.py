@@ -165,6 +165,10 @@ class GpuArrays:
         profiles = tuple(self._profiles)
         return Columns(self._gpus, self._hosts, self._type_names, profiles, self._machines, at)  # type: ignore[arg-type]
 
+    def knows(self, demand: Demand) -> bool:
+        """Whether it remembers the labels of a demand."""
+        return demand in self._known
+
     def labels(self, policy: Orders, feasible: Feasibility, cluster: Cluster) -> Labels:
         """A number for every node, larger if the policy prefers it, `REFUSED` if the demand does not fit; read-only."""
         self.look(cluster)

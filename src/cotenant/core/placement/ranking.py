@@ -281,6 +281,11 @@ class Ranker:
         """Whether all nodes can be compared in arrays, without rating any."""
         return self._by_room and self._feasible(demand).in_arrays
 
+    def knows(self, demand: Demand) -> bool:
+        """Whether it remembers a demand, so that only nodes that changed are looked at for it."""
+        indexed = self._index is not None and self._index.fitting(demand) is not None
+        return indexed or demand in self._shapes or self._arrays.knows(demand)
+
     def columns(self, cluster: Cluster) -> Columns:
         """All GPUs of a cluster as arrays; only nodes that changed since the last call are read again."""
         return self._arrays.columns(cluster)

@@ -70,6 +70,7 @@ from cotenant.kube.scheduler.offers import OfferedNodes
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.podgroups import PodGroups
 from cotenant.kube.scheduler.preemption import Preemptor
+from cotenant.kube.scheduler.preparing import Preparer
 from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.quota import Quotas
@@ -214,6 +215,7 @@ class Scheduler:
         self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
         self.foresight = Foresight(shared)
         self.decisions = make_recorder(recorded or MemorySegments(), settings, errors, self.state, self.lead)
+        self.preparer = Preparer(self.state, self.placer.views, self.unready_reason, self.calls.waiter().wait)
         self._subscribe(signals, queue)
         lengths = {
             "waiting": lambda: self.state.waiting,
@@ -279,6 +281,7 @@ class Scheduler:
             self.objectives.pod_changed,
             self.absent_vendors.pod_changed,
             self.decisions.pod_changed,
+            self.preparer.pod_changed,
         )
         part = self._shared.settings.claims
         if part.enabled and part.convert:
@@ -362,6 +365,7 @@ class Scheduler:
                 self.separator,
                 self.objectives,
                 self.reclaimer,
+                self.preparer,
             ):
                 group.create_task(part.run())
             group.create_task(self._tick())
@@ -490,6 +494,7 @@ async def ready(scheduler: Scheduler) -> None:
     while scheduler.unready_reason() is not None:
         await asyncio.sleep(READY_S)
     scheduler.placer.views.warm_up()
+    scheduler.preparer.rank_waiting()
     if not scheduler.lead.is_replaced():
         scheduler.decisions.began()
         await asyncio.to_thread(scheduler.decisions.flush)  # the whole cluster is written, which would delay calls
