@@ -61,6 +61,16 @@ def test_no_node_is_rated() -> None:
     assert ranker.rated == 0
 
 
+def test_a_demand_that_is_asked_about_again_and_again_is_not_forgotten() -> None:
+    ranker, cluster = Ranker(POLICIES[0], remember=4), Cluster.of([machine("a", 2)])
+    common = share(1000)
+    for memory in range(20):
+        ranker.best(common, cluster)
+        ranker.best(share(memory), cluster)
+    assert [ranker.knows(share(memory)) for memory in (1, 19)] == [False, True]
+    assert ranker.knows(common)
+
+
 def test_if_most_hosts_are_full_nodes_are_rated() -> None:
     full = (share(100, cpu=MilliCpu(1000)), (0,))
     nodes = [node(machine(f"n{i:03}", 2, cpu=MilliCpu(1000)), full) for i in range(2 * room_index.TRIES)]

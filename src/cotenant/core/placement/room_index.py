@@ -91,7 +91,7 @@ class RoomIndex:
     """The groups of the cluster that was looked at last, for one policy."""
 
     def __init__(self, signs: tuple[int, int], remember: int) -> None:
-        """For a policy with these signs (`room_signs`); the groups of the last `remember` new demands are kept."""
+        """For a policy with these signs (`room_signs`); the groups of the last `remember` demands are kept."""
         self._of_gpu, self._of_node = signs
         self._remember = remember
         self._fitting: dict[Demand, Fitting] = {}
@@ -109,7 +109,10 @@ class RoomIndex:
 
     def fitting(self, demand: Demand) -> Fitting | None:
         """What is known of a demand."""
-        return self._fitting.get(demand)
+        known = self._fitting.pop(demand, None)
+        if known is not None:
+            self._fitting[demand] = known  # most recent last
+        return known
 
     def new(self, feasible: Feasibility) -> Fitting:
         """Begins to know a demand. It must be for one GPU, and nothing but amounts and kinds of machines may be
