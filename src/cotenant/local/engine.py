@@ -43,6 +43,10 @@ from cotenant.signals import Signal
 
 PASS_EVERY_S = 60.0
 """while jobs wait that may start without any event"""
+REST = 3
+"""How many times as long as a pass the rest after it is, for requests: with many users and jobs a pass takes several
+milliseconds, and each submission asks for one."""
+LONGEST_REST_S = 1.0
 LONGEST_PAUSE_S = 3600.0
 """between two passes: the clock may have been set, and reservations start by it"""
 
@@ -189,11 +193,13 @@ class Engine:
         try:
             while not self.stopping.is_set():
                 parts.wake.clear()
+                began = time.monotonic()
                 try:
                     self.schedule()
                 except JournalError as error:
                     log_error(str(error))
                     asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, parts.wake.set)
+                await asyncio.sleep(min(REST * (time.monotonic() - began), LONGEST_REST_S))
                 # No event announces that a job becomes overdue, or its owner has GPU-hours again.
                 may_start_later = parts.learner.policy.overdue is not None or parts.accounting.limited
                 with suppress(TimeoutError):
