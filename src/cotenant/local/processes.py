@@ -9,6 +9,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+STOP_S = 0.1
+"""how long processes of a job may take in all to stop before their children are stopped all the same"""
 
 
 class Seen(NamedTuple):
@@ -151,15 +153,28 @@ def signal_job(tree: Tree, leader: int, number: int) -> None:
     """Signals the job's process group and every other member of its tree, each only once.
 
     A second SIGTERM may mean something else to a program. Call it only before the leader is reaped: until then no other
-    process group can have its number.
+    process group can have its number. A shell that sees its child stopped thinks that Ctrl-Z was pressed, so parents
+    are stopped before their children and continued after them.
     """
+    others = sorted(tree.members.items(), key=lambda member: (member[1], member[0]), reverse=number == signal.SIGCONT)
+    until = time.monotonic() + STOP_S
     if number != signal.SIGCONT:
         with suppress(OSError):  # it is not the leader of a group yet
             os.killpg(leader, number)
-    for pid, start in tree.members.items():
+        if number == signal.SIGSTOP and len(others) > 1:
+            _await_stop(leader, until)
+    for pid, start in others:
         with suppress(OSError):
             if os.getpgid(pid) != leader:
                 send(pid, start, number)
-    if number == signal.SIGCONT:  # last, because a shell that sees its child stopped thinks that Ctrl-Z was pressed
+                if number == signal.SIGSTOP:
+                    _await_stop(pid, until)
+    if number == signal.SIGCONT:
         with suppress(OSError):
             os.killpg(leader, number)
+
+
+def _await_stop(pid: int, until: float) -> None:
+    """Waits until a process runs no more: on a busy machine, SIGSTOP takes effect milliseconds after it was sent."""
+    while (seen := look_at(pid)) is not None and seen.state not in "TtZX" and time.monotonic() < until:
+        time.sleep(0.0005)
