@@ -96,7 +96,7 @@ def prepare(engine: Engine, machines: Iterable[Machine], has: Mapping[str, str])
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
     ours = cluster.get(path)["spec"]["template"]["spec"]["containers"][:1]
     for key in ("command", "args"):
-        ours[0] |= {key: _without_lease(ours[0].get(key, []))}
+        ours[0] |= {key: without_lease(ours[0].get(key, []))}
     pod = {"nodeName": cluster.machines[0].name, "hostNetwork": True, "containers": ours}
     cluster.patch(path, {"spec": {"replicas": 0, "template": {"spec": pod}}})
     ready = {"type": "Ready", "status": "True", "reason": "Fake"}
@@ -107,7 +107,7 @@ def prepare(engine: Engine, machines: Iterable[Machine], has: Mapping[str, str])
         cluster.post("/api/v1/nodes", {"metadata": about | {"annotations": told}, "status": status})
 
 
-def _without_lease(words: list[str]) -> list[str]:
+def without_lease(words: list[str]) -> list[str]:
     """The command line without its lease option."""
     return [word for word in words if not word.startswith(LEASE_OPTION)]
 
