@@ -431,7 +431,7 @@ def test_a_user_who_is_removed_while_jobs_run_and_wait_disturbs_nobody(shared: S
         running = shared.submit(name, "sh", "-c", code, notify=["true"]).id
         until(lambda: "began" in shared.log(name, running))  # before, it is not yet its user
         waiting = shared.submit(name, "true", after=[f"{running}:any"], notify=["true"]).id
-        subprocess.run(["userdel", "--force", name], check=False, capture_output=True)
+        subprocess.run(["userdel", "--force", "--remove", name], check=False, capture_output=True)
         assert shared.job(running).state == "running"
         assert shared.ended(shared.submit(shared.bob, "true").id).code == 0
         shared.ask(shared.admin, "POST", f"/v1/jobs/{running}/cancel")

@@ -162,7 +162,7 @@ def test_a_user_who_was_removed_keeps_the_job_that_runs_and_starts_no_other(shar
         waits = shared.submit(eve, "true", gpus=2, memory="100%")
         assert shared.ask(eve, "POST", f"/v1/jobs/{waits.id}/hold").status == 200
         shared.running(runs.id)
-        subprocess.run(["userdel", "--force", eve], check=False, capture_output=True)
+        subprocess.run(["userdel", "--force", "--remove", eve], check=False, capture_output=True)
         with pytest.raises(KeyError):
             pwd.getpwnam(eve)
         assert shared.job(runs.id).state == "running"
