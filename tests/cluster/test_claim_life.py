@@ -240,7 +240,7 @@ def test_a_faulty_gpu_is_tainted_and_its_pods_are_told_where_kubernetes_keeps_th
     finally:
         break_card(engine, 0, 0)
     engine.ended("waits")
-    assert not taints(engine)
+    wait_for("the end of the taint", lambda: not taints(engine))  # slices follow within seconds
     if IS_1_36:
         wait_for("the status", lambda: health(engine, "runs") == ["Healthy"])
     assert pod(engine, "runs")["status"]["phase"] == "Running"
