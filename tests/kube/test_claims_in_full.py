@@ -5,14 +5,15 @@ that pods share."""
 
 import json
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
 from cotenant.kube.codec.queueing import GATE
-from cotenant.kube.scheduler import allowances
+from cotenant.kube.codec.request import NUMBERS
+from cotenant.kube.scheduler import allowances, bypassing
 from cotenant.kube.scheduler.allowances import Allowances
 from cotenant.kube.scheduler.resize import RESIZE
 from cotenant.node.devices.vendors import Vendor
@@ -296,6 +297,52 @@ def test_pods_that_share_a_claim_have_the_same_gpu_which_counts_once() -> None:
         plane.end("two")
         await until(lambda: max(state.cluster.node(second.node).memory) == 16_000)
         assert state.used("team", Vendor.NVIDIA).memory == 0
+
+    play(story, CLAIMS)
+
+
+@pytest.mark.parametrize("annotations", [{}, {NUMBERS: "x"}, {"cotenant.io/memory": "auto"}])
+def test_a_pod_that_uses_the_claim_of_another_and_came_past_us_counts(annotations: dict[str, str]) -> None:
+    """Kubernetes reserves the claim for it, and kubelet does not ask about a claim that is prepared."""
+
+    async def story(plane: ControlPlane) -> None:
+        server, state = plane.server, plane.scheduler.state
+        await with_nodes(plane, n1=(1, 16_000))
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        bind(server, "one")
+        add_pod(server, "past", claim="one", gated=False, nodeName="n1")
+        server.merge("past", {"metadata": {"annotations": annotations}}, "team")
+        await until(lambda: len(state.allocations_on("n1")) == 2)
+        await until(lambda: RECORD in server.pods["team", "past"]["metadata"]["annotations"])
+        first, second = (server.pods["team", name]["metadata"]["annotations"] for name in ("one", "past"))
+        assert record(server, "past").containers == record(server, "one").containers
+        assert first["cotenant.io/0.limits"] == second["cotenant.io/0.limits"], "the agent writes these later"
+        plane.end("one")
+        await until(lambda: len(state.allocations_on("n1")) == 1)
+        assert state.used("team", Vendor.NVIDIA).memory == 9000
+        assert max(state.cluster.node("n1").memory) == 7000
+        plane.end("past")
+        await until(lambda: max(state.cluster.node("n1").memory) == 16_000)
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_that_came_past_us_counts_even_if_its_assignment_cannot_be_written() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server, state = plane.server, plane.scheduler.state
+        await with_nodes(plane, n1=(1, 16_000))
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        bind(server, "one")
+        with patch.object(bypassing, "write", AsyncMock(return_value=None)):
+            add_pod(server, "past", claim="one", gated=False, nodeName="n1")
+            await until(lambda: state.bound("uid-past"))
+        plane.end("one")
+        await until(lambda: state.bound("uid-one") is None)
+        assert state.used("team", Vendor.NVIDIA).memory == 9000
+        plane.end("past")
+        await until(lambda: state.used("team", Vendor.NVIDIA).memory == 0)
 
     play(story, CLAIMS)
 

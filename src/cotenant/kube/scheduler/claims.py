@@ -8,7 +8,7 @@ as if it were alone; the others join it.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -205,6 +205,20 @@ class ClaimBook:
         if unknown:
             raise InputError(f"{what}: pod {printable(unknown[0][:80])} uses it, which is not known here")
         return None
+
+    def given_to_others(self, pod: Pod) -> Iterator[tuple[str, str, Pod, Record]]:
+        """The claims of a pod that other pods were given on its node: the name within the pod, the UID, one of the
+        other pods and its assignment."""
+        for name, real in claim_names(pod).items():
+            claim = None if real is None else self.find(pod.metadata.namespace, real)
+            if claim is None:
+                continue
+            for uid, other in self._pods.get((pod.metadata.namespace, claim.metadata.name), {}).items():
+                record = None if uid == pod.metadata.uid or has_ended(other) else valid_record(other)
+                is_here = record is not None and record.node == pod.spec.node_name
+                if record is not None and is_here and record.held_by_claim(claim.metadata.uid):
+                    yield name, claim.metadata.uid, other, record
+                    break
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Subscriber of `Signals.pod_changed`, before all that read requests."""

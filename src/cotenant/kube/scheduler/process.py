@@ -51,6 +51,7 @@ from cotenant.kube.scheduler.admitting import NodeAdmission
 from cotenant.kube.scheduler.allocator import ClaimAllocator
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
+from cotenant.kube.scheduler.bypassing import BypassingPods
 from cotenant.kube.scheduler.calls import Calls
 from cotenant.kube.scheduler.certificates import CertificateKeeper
 from cotenant.kube.scheduler.claims import ClaimBook
@@ -204,6 +205,7 @@ class Scheduler:
             self.lead = ElectedLeader(election, self.watches.pods, errors, won=signals.lead_won)
         shared = self._shared = self._make_shared(client, settings, signals)
         self.allocator = ClaimAllocator(shared, self.claims, self.admission.excluded)
+        self.bypassing = BypassingPods(shared, self.claims)
         self.templates = TemplateMaker(shared)
         queue = self._make_queue(settings, codec)
         self.retrier, self.preemptor, self.absent_vendors = Retrier(shared), Preemptor(shared), AbsentVendors(shared)
@@ -277,6 +279,7 @@ class Scheduler:
             self.preemptor.pod_changed,
             self.releaser.pod_changed,
             self.allocator.pod_changed,
+            self.bypassing.pod_changed,
             self.separator.pod_changed,
             self.objectives.pod_changed,
             self.absent_vendors.pod_changed,
@@ -360,6 +363,7 @@ class Scheduler:
                 self.preemptor,
                 self.releaser,
                 self.allocator,
+                self.bypassing,
                 self.templates,
                 self.learning,
                 self.separator,

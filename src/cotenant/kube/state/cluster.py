@@ -239,6 +239,10 @@ class ClusterState:
         """The API server accepted what was held for a pod."""
         self._apply(uid, Assume())
 
+    def count(self, allocation: Allocation) -> None:
+        """Count an allocation for a pod that is on its node and has no assignment."""
+        self._apply(allocation.uid, PodRecorded(allocation))
+
     def expire(self, now: float) -> list[str]:
         """Release the holds whose time is over; return the UIDs of their pods. Binds under way are not affected."""
         over = [uid for uid, until in self._deadlines.items() if until <= now]
