@@ -20,6 +20,7 @@ import pytest
 from cotenant.errors import InputError
 from cotenant.local.attempts import launch, prepare, status
 from cotenant.local.containers import Runtime, check_container, find_runtime, in_container
+from cotenant.local.job_process import clean_up
 from cotenant.local.run_files import Spec
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.local import JobRequest, decode_request
@@ -283,6 +284,23 @@ def test_a_container_of_docker_is_removed_by_name_even_if_its_client_is_killed(t
     signal.pidfd_send_signal(running.pidfd, signal.SIGKILL)  # the supervisor; its keeper cleans up
     os.close(running.pidfd)
     until(lambda: said.read_text().split() == ["run", "rm"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_removing_a_container_as_its_owner_does_not_change_the_owner_of_dev_null() -> None:
+    """Its owner could forbid all other users to open the device."""
+    before, user = os.stat(os.devnull), pwd.getpwnam("nobody")
+    assert before.st_uid != user.pw_uid
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        removal = ["sh", "-c", f"id -u > {folder}/said"]
+        try:
+            clean_up(Spec(["x"], "/", {"PATH": os.environ["PATH"]}, uid=user.pw_uid, user="nobody", after=removal))
+            after = os.stat(os.devnull)
+        finally:
+            os.chown(os.devnull, before.st_uid, before.st_gid)
+        assert Path(folder, "said").read_text() == f"{user.pw_uid}\n"
+    assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
 
 
 def test_the_runtime_of_a_daemon_for_all_users_is_one_of_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         main = None if spec.program is None else load_program(spec.program)["main"]
         if spec.uid is not None:
             doing = f"run as {spec.user} (user ID {spec.uid})"
-            become_user(spec.uid, spec.user, supervisor, spec.new_privileges)
+            become_user(spec, supervisor, outputs=(1, 2))
         if spec.umask is not None:
             os.umask(spec.umask)
         doing = f"enter the working directory '{spec.cwd}'"  # with the rights of the user
@@ -102,24 +102,28 @@ def lower_limit(which: int, soft: int, hard: int) -> None:
     resource.setrlimit(which, (soft if within else most, most))
 
 
-def become_user(uid: int, name: str, supervisor: int, new_privileges: bool = False) -> None:
-    """Gives up all rights but those of a user, for good: with the user's groups, and without set-user-ID programs,
-    unless `new_privileges` allows them."""
+def become_user(spec: Spec, above: int, outputs: tuple[int, ...] = ()) -> None:
+    """Gives up all rights but those of the user of a job, for good: with the user's groups, and without set-user-ID
+    programs, unless the specification allows them. `above` is the parent of this process. `outputs` are pipes or
+    terminals of the job alone: the user gets them, so that the job can open /dev/stdout."""
+    assert spec.uid is not None
+    uid, name = spec.uid, spec.user
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
         raise ValueError("this machine has no such user any more") from None
     if entry.pw_name != name:
         raise ValueError(f"this user ID belongs to {entry.pw_name} now")
-    for output in (1, 2):
-        os.fchown(output, uid, entry.pw_gid)  # so that the job can open /dev/stdout
+    for output in outputs:
+        os.fchown(output, uid, entry.pw_gid)
     os.initgroups(name, entry.pw_gid)
     os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
     os.setresuid(uid, uid, uid)
-    if os.getresuid() != (uid, uid, uid) or (not new_privileges and libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0):
+    restricted = spec.new_privileges or libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+    if os.getresuid() != (uid, uid, uid) or not restricted:
         raise ValueError("the kernel did not change the user")
     libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # the kernel forgets it when the user changes
-    if os.getppid() != supervisor:
+    if os.getppid() != above:
         os._exit(125)
 
 
@@ -137,7 +141,7 @@ def clean_up(spec: Spec) -> None:
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
             if spec.uid is not None:
-                become_user(spec.uid, spec.user, above, spec.new_privileges)
+                become_user(spec, above)  # /dev/null belongs to the whole machine
             os.chdir("/")
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.execvpe(spec.after[0], spec.after, spec.env)
