@@ -100,6 +100,28 @@ def test_a_selector_has_a_budget_for_a_gpu_and_one_for_all() -> None:
         fleet(machine("n1", gpus=64)).selected((each,))
 
 
+def test_all_selectors_of_a_claim_have_one_budget_and_leave_those_of_other_claims_alone() -> None:
+    devices = fleet(machine("n1", gpus=64))
+    each = [f"'{'a' * 200}'.matches('.*{x}') || device.attributes['{DRIVER}'].uuid != ''" for x in "uvwxyz"]
+    with patch.object(selecting, "STEPS", 100_000), patch.object(selecting, "STEPS_PER_GPU", 0):
+        devices.begin_claim()
+        with pytest.raises(InputError, match="the selectors of the claim take too many steps"):
+            [devices.selected((text,)) for text in each]  # of several requests
+        most = devices.steps
+        with pytest.raises(InputError, match="take too many steps"):  # of an alternative
+            devices.selected((IS_T4,))
+        assert devices.steps <= most + 32
+        devices.begin_claim()
+        assert devices.selected((IS_T4,)).every
+
+
+def test_to_parse_takes_steps_too() -> None:
+    devices = fleet(machine("n1"))
+    before = devices.steps
+    assert devices.selected((f"true || '{'a' * 5000}' == ''",)).every
+    assert devices.steps - before > 5000
+
+
 def test_an_error_is_told_each_time() -> None:
     devices, lengths = fleet(machine("n1")), []
     for _ in range(3):

@@ -24,7 +24,7 @@ from cotenant.wire.text import printable
 STEPS_EACH = 5_000
 """Of one evaluation; usual selectors take less than 50."""
 STEPS, STEPS_PER_GPU = 250_000, 30
-"""Of one set of selectors for all GPUs: some tenths of a second."""
+"""Of all selectors of a claim for all GPUs: some tenths of a second. To parse a character takes as long as a step."""
 LOOKS_PER_STEP = 2
 """Answers about GPUs that are known take as long as one step."""
 MOST_SELECTORS = 64
@@ -49,6 +49,10 @@ class Selected:
     @property
     def uuids(self) -> frozenset[str]:
         return frozenset().union(*self.by_node.values())
+
+
+class _TooManyStepsError(InputError):
+    """The budget is used up, which says nothing about the same selectors in another claim."""
 
 
 Reads = frozenset[str] | None
@@ -170,6 +174,8 @@ class Fleet:
         self._answers: dict[str, _Answers] = {} if before is None else before._answers
         self._known: dict[tuple[str, ...], Selected | str] = {}
         self._values: dict[str, dict[object, frozenset[str]]] = {}
+        self._budget: Budget | None = None
+        """of the claim that is being read"""
         self.steps: int = 0 if before is None else before.steps
         """What all selections have taken so far."""
 
@@ -194,12 +200,18 @@ class Fleet:
     def _qualified(self, name: str) -> str:
         return name if "/" in name else f"{self._driver}/{name}"
 
+    def begin_claim(self) -> None:
+        """The selections that follow are of another claim, and have a budget of their own."""
+        self._budget = None
+
     def selected(self, selectors: tuple[str, ...]) -> Selected:
         """The GPUs that satisfy all selectors; InputError if there are none, or a selector cannot be evaluated."""
         found = self._known.get(selectors)
         if found is None:
             try:
                 found = self._select(selectors)
+            except _TooManyStepsError:  # the other selectors of the claim may have taken them
+                raise
             except InputError as error:
                 found = str(error)
             self._known[selectors] = found
@@ -213,9 +225,10 @@ class Fleet:
         if len(selectors) > MOST_SELECTORS:
             raise InputError(f"{len(selectors)} selectors, expected at most {MOST_SELECTORS}")
         kept = list(self._devices)
-        budget = Budget(max(STEPS, STEPS_PER_GPU * len(kept)))
+        if self._budget is None:
+            self._budget = Budget(max(STEPS, STEPS_PER_GPU * len(kept)))
         for text in selectors:
-            kept = self._kept_by(text, kept, budget)
+            kept = self._kept_by(text, kept, self._budget)
         by_node: dict[str, set[str]] = {}
         for device in kept:
             by_node.setdefault(device.node, set()).add(device.gpu.uuid)
@@ -233,6 +246,8 @@ class Fleet:
         kept = []
         self.steps += len(devices) // LOOKS_PER_STEP
         try:
+            budget.take(len(text))
+            self.steps += len(text)
             expression = parse(text)
             for device in devices:
                 answer = answers.about(device)
@@ -243,6 +258,8 @@ class Fleet:
                     kept.append(device)
                 elif answer is not False:
                     failed = answer
+        except BudgetError:
+            raise _TooManyStepsError(f"{what}: the selectors of the claim take too many steps") from None
         except CelError as error:
             raise InputError(f"{what}: {error}") from None
         if not kept:

@@ -170,6 +170,7 @@ class ClaimBook:
                     f"selectors in namespace {about.namespace} have taken too many steps; it is tried again in a minute"
                 )
             steps = self._steps()
+            self.fleet().begin_claim()
             try:
                 known = version, read_claim(claim.spec.devices, self._around)
             except InputError as error:
