@@ -26,7 +26,7 @@ from cotenant.local.config import Resources
 from cotenant.local.events import Events
 from cotenant.local.journal import Journal
 from cotenant.local.lifecycle import JobState
-from cotenant.local.notifications import Notifications
+from cotenant.local.notifications import Notifications, message_of
 from cotenant.local.owners import Owner
 from cotenant.local.tls import find_certificate
 from cotenant.node.launch import Paths
@@ -225,6 +225,16 @@ def test_a_mail_goes_through_sendmail(daemon: Daemon, tmp_path: Path) -> None:
     mail = (tmp_path / "mail").read_text()
     assert "To: ada@example.org\n" in mail
     assert f"Subject: cotenant: {job} is done" in mail
+
+
+@pytest.mark.parametrize("name", ["=?ascii?b?/w==?=é", "=?utf-8?q?=FF?=é", "=?utf-8?q?=0ABcc:_eve?=", "two\nlines"])
+def test_no_name_of_a_job_prevents_its_mail_or_adds_headers(name: str) -> None:
+    """Names may contain what the headers of a mail use for other characters. A notice that could never be sent would
+    take one of the places of its user for ever."""
+    mail = message_of("ada", {"text": f"j-000001 is done ({name})"})
+    head = mail.encode().decode().partition("\n\n")[0]
+    names = [line.partition(":")[0] for line in head.splitlines() if not line.startswith(" ")]
+    assert names == ["To", "Subject", "Content-Type", "Content-Transfer-Encoding", "MIME-Version"]
 
 
 def test_a_machine_without_sendmail_says_so(daemon: Daemon, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ class Notifications:
             "way": notice.way,
             "target": notice.words[0] or record.user,
             "sendmail": _sendmail(spec.env if self._resources.runtime is None else os.environ),
-            "mail": _mail(notice.words[0] or record.user, content["job"]) if notice.way is Way.MAIL else None,
+            "mail": message_of(notice.words[0] or record.user, content["job"]) if notice.way is Way.MAIL else None,
             "job": content["job"],
         }
         spec.env[notifier.VARIABLE] = msgspec.json.encode(told if spec.program else content["job"]).decode()
@@ -258,10 +258,12 @@ def _sendmail(environment: Mapping[str, str]) -> str | None:
     return shutil.which("sendmail", path=f"{environment.get('PATH', '')}:{SENDMAIL_FOLDERS}")
 
 
-def _mail(address: str, facts: dict[str, Any]) -> str:
+def message_of(address: str, facts: dict[str, Any]) -> str:
     """The text of a mail. It is made here, because the sender may not be able to import what this needs."""
     message = EmailMessage()
-    message["To"], message["Subject"] = address, " ".join(f"cotenant: {facts['text']}".split())[:200]
+    # `=?` would begin an encoded word, in which the name of a job could hide a line break or invalid characters.
+    subject = " ".join(f"cotenant: {facts['text']}".split()).replace("=?", "= ?")[:200]
+    message["To"], message["Subject"] = address, subject
     message.set_content(f"{facts['text']}\n\n{json.dumps(facts, indent=2)}\n")
     return message.as_string()
 
