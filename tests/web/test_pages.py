@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from cotenant.web.app import application
 from cotenant.web.model import Action, Health, State, Verb
 from cotenant.web.pages import PAGES
-from cotenant.web.sessions import Rights, Sessions, session_key
+from cotenant.web.sessions import MOST_LINKS, Person, Rights, Sessions, session_key
 from cotenant.web.site import Site
 from tests.local.asgi_client import Answer, request
 from tests.web.fake import ALICE, KEY, FakeSource, made_overview
@@ -105,6 +105,13 @@ def test_a_token_is_not_accepted_in_an_address(pages: Pages) -> None:
     answer = pages.ask("GET", f"/enter?token={token}")
     assert "set-cookie" not in answer.headers
     assert pages.ask("POST", "/enter", f"token={token}".encode()).status == 303
+
+
+def test_links_of_one_user_do_not_replace_those_of_another(pages: Pages) -> None:
+    token = pages.sessions.token(ALICE, act=False)
+    newest = [pages.sessions.token(Person("eve", 1002), act=True) for _ in range(MOST_LINKS + 1)]
+    for body, status in ((newest[0], 403), (newest[1], 303), (token, 303)):
+        assert pages.ask("POST", "/enter", f"token={body}".encode()).status == status
 
 
 def test_the_cookie_is_for_this_site_and_not_for_scripts(pages: Pages) -> None:

@@ -30,7 +30,8 @@ from cotenant.web.model import Verb
 TOKEN_S = 600.0
 """how long a link works"""
 SESSION_S = 7 * 86_400
-MOST_TOKENS = 64
+MOST_LINKS = 8
+"""of one user that were not used yet; a further one replaces the oldest"""
 KEY = "web.key"
 KEY_BYTES = 32
 READ, ACT = "read", "act"
@@ -85,8 +86,9 @@ class Sessions:
         """A new token of a user, which works once."""
         now = time.time()
         self._tokens = {digest: one for digest, one in self._tokens.items() if one[0] > now}
-        while len(self._tokens) >= MOST_TOKENS:
-            self._tokens.pop(next(iter(self._tokens)))
+        own = [digest for digest, one in self._tokens.items() if one[2] == person]
+        for digest in own[: max(0, len(own) + 1 - MOST_LINKS)]:
+            del self._tokens[digest]
         token = secrets.token_urlsafe(32)
         self._tokens[_digest(token)] = now + TOKEN_S, ACT if act else READ, person
         return token
