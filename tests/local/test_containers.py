@@ -207,6 +207,13 @@ def test_a_volume_that_is_none_is_refused(volume: str) -> None:
         check_container(request(volumes=(volume,)), Runtime("podman", "/usr/bin/podman"), as_root=True)
 
 
+@pytest.mark.parametrize("cwd", ["/a:b", "/a:/etc", "/a,b"])
+def test_a_folder_that_cannot_be_mounted_is_refused_at_submission(cwd: str) -> None:
+    wanted = JobRequest(command=("x",), cwd=cwd, container="tiny")
+    with pytest.raises(InputError, match="its name has a colon or a comma"):
+        check_container(wanted, Runtime("podman", "/usr/bin/podman"), as_root=True)
+
+
 def test_volumes_need_a_container() -> None:
     with pytest.raises(InputError, match="needs --container"):
         check_container(JobRequest(command=("x",), cwd="/", volumes=("/data",)), None, as_root=True)

@@ -29,7 +29,8 @@ TRUSTED_PATH = "/usr/local/bin:/usr/bin:/bin"
 INITS = tuple(Path(folder, "catatonit") for folder in ("/usr/libexec/podman", "/usr/bin", "/usr/lib/podman"))
 SHARED_MEMORY = "/dev/shm"
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
-_VOLUME = re.compile(r"(/[^:,\0]*)(?::(/[^:,\0]*))?(:ro)?")
+_FOLDER = re.compile(r"/[^:,\0]*")
+_VOLUME = re.compile(rf"({_FOLDER.pattern})(?::({_FOLDER.pattern}))?(:ro)?")
 
 
 class Runtime(NamedTuple):
@@ -55,6 +56,11 @@ def check_container(request: JobRequest, runtime: Runtime | None, *, as_root: bo
     if runtime is None:
         raise InputError(
             "--container: this machine has neither podman nor docker; install one (on Debian: apt install podman)"
+        )
+    if not _FOLDER.fullmatch(request.cwd):
+        raise InputError(
+            f"--container: the folder {request.cwd[:60]} cannot be mounted, because its name has a colon or a comma; "
+            "submit from another folder"
         )
     for volume in request.volumes:
         if not _VOLUME.fullmatch(volume):
@@ -120,7 +126,7 @@ def _mounts(spec: Spec, preload: str | None) -> Iterable[str]:
 
 def _mount(volume: str) -> str:
     found = _VOLUME.fullmatch(volume)
-    assert found is not None  # `check_container` has checked those of the user
+    assert found is not None  # `check_container` has checked the folders of the user
     return f"{found[1]}:{found[2] or found[1]}{found[3] or ''}"
 
 
