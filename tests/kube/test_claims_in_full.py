@@ -5,7 +5,7 @@ that pods share."""
 
 import json
 from typing import Any
-from unittest.mock import AsyncMock, patch
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 
@@ -365,6 +365,33 @@ def test_pods_of_one_claim_that_come_together_share_it() -> None:
         await decided(server, "both")
         assert record(server, "both").node == record(server, "p0").node
         assert state.used("team", Vendor.NVIDIA).memory == 9000 + 4096
+
+    play(story, CLAIMS)
+
+
+def test_many_pods_of_one_claim_are_not_all_read_again_for_each_of_them() -> None:
+    """Nor if somebody changes the annotations of the claim, which costs the author one request."""
+
+    async def story(plane: ControlPlane) -> None:
+        server, book = plane.server, plane.scheduler.claims
+        await with_nodes(plane, n1=(1, 16_000))
+        told = Mock(side_effect=book._changed)
+        with patch.object(book, "_changed", told):
+            add_claim(server, "shared", spec_of("1Gi"))
+            names = [f"p{i}" for i in range(12)]
+            for name in names:
+                add_pod(server, name, claim="shared")
+            await decided(server, *names)
+            for name in names:
+                plane.end(name)
+            await until(lambda: plane.scheduler.state.used("team", Vendor.NVIDIA).memory == 0)
+            assert told.call_count < 5 * len(names)
+            told.reset_mock()
+            for number in range(10):
+                server.claims.merge("shared", {"metadata": {"annotations": {"x": str(number)}}}, "team")
+            add(server, "last", "1Gi")
+            await decided(server, "last")
+            assert told.call_count < 5
 
     play(story, CLAIMS)
 

@@ -236,8 +236,19 @@ class ClaimBook:
                 if not users:
                     del self._pods[key]
         if _has_record(old) != _has_record(new):  # others can join it now, or have the claims to themselves
+            with_record = (new if _has_record(new) else old) or Pod()
             for key in dict.fromkeys((*claim_keys(old), *claim_keys(new))):
-                self._tell(key, unless=(new or old or Pod()).metadata.uid)
+                if not self._is_given_to_more(key, with_record):
+                    self._tell(key, unless=(new or old or Pod()).metadata.uid)
+
+    def _is_given_to_more(self, key: Key, pod: Pod) -> bool:
+        """Whether a pod was given a claim together with others, so that nothing changes for all the rest."""
+        claim, record = self.find(*key), valid_record(pod)
+        if claim is None or record is None or not record.held_by_claim(claim.metadata.uid):
+            return False
+        others = (one for uid, one in self._pods.get(key, {}).items() if uid != pod.metadata.uid and _has_record(one))
+        theirs = (valid_record(one) for one in others)
+        return any(one is not None and one.held_by_claim(claim.metadata.uid) for one in theirs)
 
     def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         self._version += 1
@@ -250,7 +261,8 @@ class ClaimBook:
             return
         if new is None:
             self._read.pop(about.uid, None)
-        self._tell(key)
+        if old is None or new is None or _content(old) != _content(new):
+            self._tell(key)
 
     def _class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         self._version += 1
@@ -296,6 +308,11 @@ class ClaimBook:
         for uid, pod in list(self._pods.get(key, {}).items()):
             if uid != unless:
                 self._changed(pod)
+
+
+def _content(claim: ResourceClaim) -> object:
+    """What pods depend on: labels and annotations of a claim are not."""
+    return claim.metadata.uid, claim.spec, claim.status
 
 
 def _is_no_newer(seen: ResourceClaim, written: ResourceClaim) -> bool:
