@@ -4,11 +4,13 @@
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from cotenant.kube.api.objects import decode_node, decode_pod
-from cotenant.kube.codec.node_matching import admits
+from cotenant.kube.codec.node_matching import MOST_CONDITIONS, admits, has_too_many
+from cotenant.kube.scheduler import admitting
 from tests.kube.control_plane import ControlPlane, play, until
 from tests.kube.test_claims import CLAIMS, add, is_ready
 from tests.kube.test_claims_in_full import record, until_why, with_nodes
@@ -97,6 +99,34 @@ def test_a_pod_goes_to_the_node_that_it_selects_and_waits_until_there_is_one() -
         assert not plane.events("NoRoom")
 
     play(story, CLAIMS)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"affinity": affinity(*[by(f"k{number}", "Exists") for number in range(20_000)])},
+        {"affinity": affinity(by("zone", "In", *map(str, range(20_000))))},
+        {"tolerations": [{"key": str(number), "operator": "Exists"} for number in range(5000)]},
+        {"nodeSelector": {str(number): "" for number in range(5000)}},
+    ],
+)
+def test_a_pod_with_very_many_conditions_is_compared_with_no_node(spec: dict[str, Any]) -> None:
+    """Each of thousands of nodes would be compared with each condition, while the scheduler does nothing else."""
+
+    async def story(plane: ControlPlane) -> None:
+        await with_nodes(plane, n1=(1, 16_000))
+        with patch.object(admitting, "admits", side_effect=AssertionError):
+            add(plane.server, "many", "1Gi", **spec)
+            await plane.knows("many")
+            await until_why(plane, "many", f"more than {MOST_CONDITIONS} conditions")
+
+    play(story, CLAIMS)
+
+
+def test_hundreds_of_named_nodes_are_few_conditions() -> None:
+    names = by("kubernetes.io/hostname", "In", *(f"node-{number}" for number in range(900)))
+    for spec, expected in (({"affinity": affinity(names)}, False), ({"affinity": affinity(names, names)}, True)):
+        assert has_too_many(decode_pod(json.dumps({"spec": spec}).encode()).spec) is expected
 
 
 def test_no_pod_is_evicted_on_a_node_that_does_not_admit_the_other() -> None:

@@ -15,6 +15,22 @@ UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule
 """The taint of a cordoned node, which its spec says first."""
 EFFECTS = ("NoSchedule", "NoExecute")
 NAME = "metadata.name"
+MOST_CONDITIONS = 64
+"""Of a pod. Each is compared with every node, while the scheduler does nothing else, and users write them."""
+VALUES_PER_CONDITION = 16
+"""So many values of a requirement take as long as another condition."""
+
+
+def has_too_many(pod: PodSpec) -> bool:
+    """Whether a pod has more conditions on its node than are compared."""
+    affinity = None if pod.affinity is None else pod.affinity.node_affinity
+    required = None if affinity is None else affinity.required_during_scheduling_ignored_during_execution
+    count = len(pod.node_selector or {}) + len(pod.tolerations or ())
+    for term in () if required is None else required.node_selector_terms or ():
+        count += 1
+        for one in (*(term.match_expressions or ()), *(term.match_fields or ())):
+            count += 1 + len(one.values or ()) // VALUES_PER_CONDITION
+    return count > MOST_CONDITIONS
 
 
 def admits(pod: PodSpec, node: Node) -> bool:

@@ -8,7 +8,7 @@ Pods of a Deployment agree in all of these, so the answer is kept until labels o
 import msgspec
 
 from cotenant.kube.api.objects import Node, Pod
-from cotenant.kube.codec.node_matching import admits
+from cotenant.kube.codec.node_matching import admits, has_too_many
 
 MOST_KNOWN = 256
 """Different sets of conditions whose answers are kept."""
@@ -38,6 +38,8 @@ class NodeAdmission:
         if not pod.spec.resource_claims:
             return frozenset()
         spec = pod.spec
+        if has_too_many(spec):  # its request is refused with that reason
+            return frozenset(self._nodes)
         key = msgspec.json.encode((spec.node_selector, spec.affinity, spec.tolerations))
         found = self._known.get(key)
         if found is None:

@@ -33,6 +33,7 @@ from cotenant.kube.codec.claim_requests import (
 from cotenant.kube.codec.claimed import Claimed, ClaimPart
 from cotenant.kube.codec.claims import claim_names, claimed_by, claims_of
 from cotenant.kube.codec.devices import attributes_of
+from cotenant.kube.codec.node_matching import MOST_CONDITIONS, has_too_many
 from cotenant.kube.codec.privileges import check_privileges
 from cotenant.kube.codec.selecting import Fleet
 from cotenant.kube.scheduler.allowances import Allowances
@@ -148,6 +149,11 @@ class ClaimBook:
             return Claimed()
         if RECORD in pod.metadata.annotations:
             return claimed_by(pod, claims, lambda claim: read_claim(claim.spec.devices, self._placed))
+        if has_too_many(pod.spec):
+            raise InputError(
+                f"its node selector, node affinity and tolerations have more than {MOST_CONDITIONS} conditions, which"
+                " is the most for a pod with ResourceClaims to GPUs; write fewer"
+            )
         found = claimed_by(pod, claims, self._request_of)
         if not self._allow_privileged:
             _check_privileges(pod, claims, found)
