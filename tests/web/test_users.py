@@ -161,6 +161,8 @@ def test_a_token_of_the_api_signs_in_its_user_until_it_is_revoked(daemon: System
     assert Reader(host).enter(made.token[:-1] + "x") == 403
     daemon.ask(daemon.ada, "POST", f"/v1/tokens/{made.id}/revoke")
     assert Reader(host).enter(made.token) == 403
+    assert ada.ask("GET", "/")[0] == 401  # the session that the token began has ended, too
+    assert daemon.ada in reader(daemon, daemon.ada).page("/")
 
 
 def test_forged_cookies_and_requests_of_other_sites_are_refused(daemon: SystemDaemon, bobs: JobView) -> None:

@@ -231,7 +231,9 @@ async def web_link(engine: Engine, request: Request) -> Response:
     if engine.pages is None:
         raise InputError("this daemon serves no pages; start it with --web PORT")
     act = whole(request, "act", 0, 0, 1) == 1
-    return json_response(WebLink(url=engine.pages.link(caller_of(request).owner, act=act), act=act), 201)
+    given = request.headers.get("authorization", "") if peer_of(request.scope) is None else ""
+    token = engine.tokens.id_of_secret(given.encode())
+    return json_response(WebLink(url=engine.pages.link(caller_of(request).owner, act=act, token=token), act=act), 201)
 
 
 async def create_token(engine: Engine, request: Request) -> Response:

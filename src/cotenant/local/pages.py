@@ -25,9 +25,10 @@ class Pages(Protocol):
     @property
     def app(self) -> ASGIApp: ...
 
-    def link(self, owner: Owner, *, act: bool) -> str:
+    def link(self, owner: Owner, *, act: bool, token: str | None = None) -> str:
         """An address that signs a browser of this user in, once; with `act` the pages can also cancel and hold jobs and
-        cordon GPUs, as far as the user may."""
+        cordon GPUs, as far as the user may. The session ends when the token with this ID is revoked, by which the user
+        asked for it."""
 
 
 MakePages = Callable[["Engine", Path, str, "Callers"], Pages]

@@ -81,13 +81,17 @@ class Tokens:
         stored = self._tokens.pop(token_id)
         return TokenView(id=token_id, user=stored.owner.user, created=stored.created, label=stored.label)
 
-    def owner_of_secret(self, authorization: bytes) -> Owner | None:
-        """The user whose token stands in this header."""
+    def __contains__(self, token_id: str) -> bool:
+        """Whether a token exists and was not revoked."""
+        return token_id in self._tokens
+
+    def id_of_secret(self, authorization: bytes) -> str | None:
+        """The ID of the token in this header; None: it is not a token of a user."""
         found = FORM.fullmatch(authorization)
         stored = None if found is None else self._tokens.get(found[2].decode())
         if found is None or stored is None or not hmac.compare_digest(_digest(found[1]), stored.digest):
             return None
-        return stored.owner
+        return found[2].decode()
 
 
 class TokenAccess:
@@ -102,9 +106,10 @@ class TokenAccess:
         given = dict(scope["headers"]).get(b"authorization", b"")
         if self._own is not None and hmac.compare_digest(given, self._own):
             return self._callers.own()
-        owner = self._tokens.owner_of_secret(given)
-        if owner is None:
+        token_id = self._tokens.id_of_secret(given)
+        if token_id is None:
             return None
+        owner = self._tokens.owner(token_id)
         caller = self._callers.of_uid(owner.uid, owner.gid)
         return caller if caller.user == owner.user else None
 

@@ -35,21 +35,24 @@ class LocalPages:
             application(Site(source=source, access=self._sessions, reports=reports)), engine.stopping
         )
 
-    def link(self, owner: Owner, *, act: bool) -> str:
-        return f"{self._address}/enter#{self._sessions.token(Person(owner.user, owner.uid), act=act)}"
+    def link(self, owner: Owner, *, act: bool, token: str | None = None) -> str:
+        return f"{self._address}/enter#{self._sessions.token(Person(owner.user, owner.uid, token), act=act)}"
 
     def _rights_of(self, person: Person) -> Rights | None:
         """As the API decides for this user now, who may have been removed since the session began."""
         caller = self._callers.of_uid(person.uid)
-        if caller.user != person.user:
+        if caller.user != person.user or (person.token is not None and person.token not in self._tokens):
             return None
         if caller.administrator:
             return Rights(VERBS, details=caller)
         return Rights(frozenset(OF_JOBS), f"user {person.uid}", caller, sees_reports=False)
 
     def _by_secret(self, secret: str) -> Person | None:
-        owner = self._tokens.owner_of_secret(f"Bearer {secret}".encode())
-        return None if owner is None else Person(owner.user, owner.uid)
+        token = self._tokens.id_of_secret(f"Bearer {secret}".encode())
+        if token is None:
+            return None
+        owner = self._tokens.owner(token)
+        return Person(owner.user, owner.uid, token)
 
 
 def local_pages(reports: Path | None) -> MakePages:

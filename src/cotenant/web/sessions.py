@@ -44,6 +44,8 @@ class Person(NamedTuple):
 
     user: str
     uid: int = 0
+    token: str | None = None
+    """ID of the token of the daemon by which the user signed in: the session ends when it is revoked"""
 
 
 class Rights(NamedTuple):
@@ -59,7 +61,7 @@ class Rights(NamedTuple):
 
 
 RightsOf = Callable[[Person], Rights | None]
-"""the rights of a user; None: this machine has no such user any more"""
+"""the rights of a user; None: the user was removed, or the token of the session was revoked"""
 
 
 class Sessions:
@@ -86,7 +88,7 @@ class Sessions:
         """A new token of a user, which works once."""
         now = time.time()
         self._tokens = {digest: one for digest, one in self._tokens.items() if one[0] > now}
-        own = [digest for digest, one in self._tokens.items() if one[2] == person]
+        own = [digest for digest, one in self._tokens.items() if one[2].uid == person.uid]
         for digest in own[: max(0, len(own) + 1 - MOST_LINKS)]:
             del self._tokens[digest]
         token = secrets.token_urlsafe(32)
@@ -139,7 +141,7 @@ class Sessions:
         return answer
 
     def _cookie(self, rights: str, person: Person) -> str:
-        who = f"{person.uid}-{person.user.encode().hex()}"
+        who = f"{person.uid}-{person.user.encode().hex()}-{person.token or ''}"
         text = f"{rights}.{who}.{int(time.time()) + SESSION_S}.{secrets.token_urlsafe(16)}"
         return f"{text}.{self._sign('session', text)}"
 
@@ -148,10 +150,10 @@ class Sessions:
         if not hmac.compare_digest(given.encode(), self._sign("session", text).encode()):
             return None
         kind, who, expires, *_ = (*text.split("."), "", "", "")
-        uid, _, user = who.partition("-")
+        uid, user, token, *_ = (*who.split("-"), "", "")
         if not user or int(expires) < time.time():  # an earlier version named no user
             return None
-        person = Person(bytes.fromhex(user).decode(), int(uid))
+        person = Person(bytes.fromhex(user).decode(), int(uid), token or None)
         rights = self._rights_of(person)
         if rights is None:
             return None
