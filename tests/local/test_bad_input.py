@@ -8,14 +8,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from cotenant.errors import CotenantError
+from cotenant.errors import CotenantError, InputError
 from cotenant.local.daemon import DEVICES
 from cotenant.local.journal import Journal
 from cotenant.local.unrecorded import SIZE
 from cotenant.node.devices.vendors import Vendor
-from cotenant.wire.local import JobView
+from cotenant.wire.local import JobView, decode_list
 from tests.cli.command import environment, run
 from tests.local.daemon import Daemon, running_daemon, until
 
@@ -176,6 +177,13 @@ def test_the_journal_is_for_its_owner_alone(daemon: Daemon) -> None:
 def test_memory_that_is_none_is_refused(daemon: Daemon, memory: str) -> None:
     with pytest.raises(CotenantError, match="less than 1 MiB or 1%"):
         daemon.submit("true", memory=memory)
+
+
+def test_variables_of_a_list_are_bounded_because_each_job_stores_them() -> None:
+    jobs = [{"command": ["true"], "cwd": "/"}] * 1000
+    assert len(decode_list(msgspec.json.encode({"jobs": jobs, "env": {"A": "x" * 30_000}}))) == 1000
+    with pytest.raises(InputError, match="1000 jobs would be 38 MiB, and may be 32 MiB"):
+        decode_list(msgspec.json.encode({"jobs": jobs, "env": {"A": "x" * 40_000}}))
 
 
 def test_a_job_without_a_gpu_runs(daemon: Daemon) -> None:

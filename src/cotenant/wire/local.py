@@ -38,6 +38,8 @@ T = TypeVar("T")
 VERSION = 1
 MOST_BYTES = 1024 * 1024
 """of one request body"""
+MOST_SHARED_BYTES = 32 * 1024 * 1024
+"""of the variables that the jobs of a list share, counted once for each job: each is stored with all of its variables"""
 
 AUTO = "auto"
 """memory as the profile of the workload says"""
@@ -452,6 +454,12 @@ def decode_list(content: bytes) -> list[JobRequest]:
     """Several requests from outside, each with all of its variables; `checked_request` checks them beyond their
     types."""
     found = decode(content, JobList, "a list of jobs")
+    size = len(found.jobs) * len(msgspec.json.encode(found.env))
+    if size > MOST_SHARED_BYTES:
+        raise InputError(
+            f"the variables of {len(found.jobs)} jobs would be {size >> 20} MiB, and may be "
+            f"{MOST_SHARED_BYTES >> 20} MiB: submit fewer jobs at a time, or with fewer variables"
+        )
     return [msgspec.structs.replace(one, env={**found.env, **one.env}) for one in found.jobs]
 
 
