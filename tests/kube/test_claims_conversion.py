@@ -2,17 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods that request GPUs under resources get them by claims, if the settings say so."""
 
+import asyncio
 import json
+from contextlib import suppress
 from typing import Any
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 
 from cotenant.core.model import Container
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu, Percent
 from cotenant.errors import InputError
+from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.claim_templates import template_name, template_of
 from cotenant.kube.codec.claims import DRIVER, SHARED, WHOLE
 from cotenant.kube.codec.queueing import GATE
+from cotenant.kube.scheduler import templates
+from cotenant.kube.scheduler.templates import MOST_AGAIN, TemplateMaker
 from cotenant.kube.settings import ClaimsPart, KubeSettings, parse_settings
 from cotenant.kube.webhook.mutation import mutate
 from tests.kube.control_plane import ControlPlane, play, until
@@ -167,3 +174,55 @@ def test_a_class_that_maps_a_resource_to_our_gpus_is_reported_and_counts_nothing
         assert await plane.place("plugin", "n1") == "n1"
 
     play(story, KubeSettings(claims=ClaimsPart(enabled=True)))
+
+
+def pod_of(number: int, **status: Any) -> Pod:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": f"cotenant-1x-{number}mib"}]
+    about = {"name": f"p{number}", "namespace": "team", "uid": f"uid-{number}"}
+    return decode_pod(json.dumps({"metadata": about, "spec": {"resourceClaims": claims}, "status": status}).encode())
+
+
+async def tried(maker: TemplateMaker, client: Mock, clock: list[float]) -> list[str]:
+    """The templates that are tried in one turn, a long time later."""
+    client.create.reset_mock()
+    clock[0] += 1000.0
+    wait = AsyncMock(side_effect=[None, asyncio.CancelledError])
+    with patch.object(templates, "wait_for_change", wait), suppress(asyncio.CancelledError):
+        await maker.run()
+    return [call.args[1]["metadata"]["name"] for call in client.create.call_args_list]
+
+
+def test_templates_that_cannot_be_created_delay_no_others_and_are_forgotten_with_their_pods() -> None:
+    async def story() -> None:
+        clock, client = [0.0], Mock(create=AsyncMock(side_effect=ApiError("POST", 403, "exceeded quota")))
+        shared = Mock(client=client, clock=lambda: clock[0], unready_reason=lambda: None)
+        maker = TemplateMaker(shared)
+        many = range(1, 10 * MOST_AGAIN)
+        for number in many:
+            maker.pod_changed(None, pod_of(number))
+        await tried(maker, client, clock)
+        maker.pod_changed(None, pod_of(9999))
+        again = await tried(maker, client, clock)
+        assert again[0] == "cotenant-1x-9999mib"
+        assert len(again) <= 1 + MOST_AGAIN
+        assert set(await tried(maker, client, clock)) != set(again[1:]), "others follow"
+        for number in (*many, 9999):
+            maker.pod_changed(pod_of(number), None)
+        assert not await tried(maker, client, clock)
+
+    asyncio.run(story())
+
+
+def test_a_template_that_somebody_deleted_is_created_again_for_a_pod_that_waits() -> None:
+    async def story() -> None:
+        clock, client = [0.0], Mock(create=AsyncMock())
+        maker = TemplateMaker(Mock(client=client, clock=lambda: clock[0], unready_reason=lambda: None))
+        made = [{"name": "gpu", "resourceClaimName": "made"}]
+        maker.pod_changed(None, pod_of(1))
+        assert await tried(maker, client, clock) == ["cotenant-1x-1mib"]
+        maker.pod_changed(pod_of(1), pod_of(1, resourceClaimStatuses=made))
+        assert await tried(maker, client, clock) == []
+        maker.pod_changed(None, pod_of(1))  # the template is known, and no claim comes
+        assert await tried(maker, client, clock) == ["cotenant-1x-1mib"]
+
+    asyncio.run(story())

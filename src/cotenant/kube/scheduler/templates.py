@@ -17,7 +17,9 @@ from cotenant.kube.scheduler.retry import wait_for_change
 from cotenant.kube.scheduler.shared import Shared
 
 SWEEP_S = 5.0
-"""between two attempts to create a template, if one failed"""
+"""between two attempts to create templates of pods that still have no claim"""
+MOST_AGAIN = 20
+"""templates that are tried again at a time, so that those of new pods do not wait for them"""
 MOST_KNOWN = 10_000
 EXISTS, GONE = 409, 404
 
@@ -27,30 +29,50 @@ class TemplateMaker:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._wanted: dict[Key, None] = {}
+        self._new: dict[Key, None] = {}
+        """templates that were not tried yet"""
+        self._waiting: dict[str, tuple[Key, ...]] = {}
+        """the templates of pods that have no claims from them yet, by UID"""
         self._known: dict[Key, None] = {}
         """templates that are there, as far as is known"""
         self._wake = asyncio.Event()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Subscriber of `Signals.pod_changed`."""
-        if new is None or not new.spec.resource_claims or new.spec.node_name or has_ended(new):
+        uid, keys = (new or old or Pod()).metadata.uid, () if new is None else _missing(new)
+        if not keys:
+            self._waiting.pop(uid, None)
             return
-        made = {one.name for one in new.status.resource_claim_statuses}
-        for one in new.spec.resource_claims:
-            key = new.metadata.namespace, one.resource_claim_template_name or ""
-            if one.name not in made and key not in self._known and template_of(key[1]) is not None:
-                self._wanted[key] = None
+        self._waiting[uid] = keys
+        for key in keys:
+            if key not in self._known:
+                self._new[key] = None
                 self._wake.set()
 
     async def run(self) -> NoReturn:
         """Create until cancelled."""
+        due = 0.0
         while True:
             await wait_for_change(self._wake, 0.0, SWEEP_S)
             self._wake.clear()
-            if self._shared.unready_reason() is None:
-                for key in list(self._wanted):
-                    await self._create(key)
+            if self._shared.unready_reason() is not None:
+                continue
+            new, self._new = self._new, {}
+            if self._shared.clock() >= due:
+                new |= dict.fromkeys(self._again())
+                due = self._shared.clock() + SWEEP_S
+            for key in new:
+                await self._create(key)
+
+    def _again(self) -> list[Key]:
+        """Templates of pods that wait: they could not be created, or somebody has deleted them. Other pods follow the
+        next time."""
+        found: dict[Key, None] = {}
+        for uid in list(self._waiting)[:MOST_AGAIN]:
+            keys = self._waiting.pop(uid)
+            self._waiting[uid] = keys
+            found |= dict.fromkeys(keys)
+        return list(found)[:MOST_AGAIN]
 
     async def _create(self, key: Key) -> None:
         try:
@@ -59,7 +81,19 @@ class TemplateMaker:
             if error.status not in (EXISTS, GONE):  # the namespace may be gone
                 self._shared.errors.report("claims", str(error))
                 return
-        del self._wanted[key]
         self._known[key] = None
         if len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
+
+
+def _missing(pod: Pod) -> tuple[Key, ...]:
+    """The templates of ours from which a pod has no claim yet."""
+    if not pod.spec.resource_claims or pod.spec.node_name or has_ended(pod):
+        return ()
+    made = {one.name for one in pod.status.resource_claim_statuses}
+    keys = (
+        (pod.metadata.namespace, one.resource_claim_template_name or "")
+        for one in pod.spec.resource_claims
+        if one.name not in made
+    )
+    return tuple(key for key in keys if template_of(key[1]) is not None)
