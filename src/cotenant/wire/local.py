@@ -39,7 +39,7 @@ VERSION = 1
 MOST_BYTES = 1024 * 1024
 """of one request body"""
 MOST_SHARED_BYTES = 32 * 1024 * 1024
-"""of the variables that the jobs of a list share, counted once for each job: each is stored with all of its variables"""
+"""of the variables that the jobs of a list share, counted once for each job, because each job stores them"""
 
 AUTO = "auto"
 """memory as the profile of the workload says"""
