@@ -4,6 +4,7 @@
 
 import os
 import pickle
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,22 @@ def result_of_trap(folder: Path, trap: Path) -> Path:
     path = folder / "result-0"
     path.write_bytes(pickle.dumps(("ok", Trap(trap), "")))
     return path
+
+
+def test_a_result_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a job that the journal knows to be done could have an empty result after a power failure."""
+    synced = list[tuple[bool, int]]()
+    sync = os.fsync
+
+    def noted(handle: int) -> None:
+        seen = os.fstat(handle)
+        synced.append((stat.S_ISREG(seen.st_mode), seen.st_size if not (tmp_path / "result-0").exists() else -1))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    run_call.write_new(str(tmp_path / "result-0"), b"12345", durably=True)
+    assert (tmp_path / "result-0").read_bytes() == b"12345"
+    assert synced == [(True, 5), (False, -1)]  # the file, and after its renaming the folder
 
 
 @pytest.mark.parametrize("way", ["writable", "link", "hard link", "fifo"])

@@ -55,17 +55,26 @@ def read_trusted(path: str) -> bytes:
         return file.read()
 
 
-def write_new(path: str, content: bytes) -> None:
-    """Writes a file that only this user can read, completely or not at all."""
+def write_new(path: str, content: bytes, *, durably: bool = False) -> None:
+    """Writes a file that only this user can read, completely or not at all; with `durably`, also if the power fails."""
     made = f"{path}.{os.getpid()}.tmp"
     handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with open(handle, "wb") as file:
             file.write(content)
+            if durably:
+                file.flush()
+                os.fsync(handle)
         os.rename(made, path)
     except BaseException:
         os.unlink(made)
         raise
+    if durably:
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def load_function(folder: str) -> Any:
@@ -109,7 +118,7 @@ def pickled_outcome(outcome: tuple[str, Any, str]) -> tuple[str, bytes]:
 def run(folder: str, index: int) -> int:
     """Makes one call and stores how it ended; the exit code."""
     word, content = pickled_outcome(outcome_of(folder, index))
-    write_new(f"{folder}/result-{index}", content)
+    write_new(f"{folder}/result-{index}", content, durably=True)  # before the daemon records that the job is done
     return 0 if word == "ok" else 1
 
 
