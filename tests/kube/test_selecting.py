@@ -5,13 +5,16 @@
 from dataclasses import replace
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
+from cotenant.kube.api.claims import DeviceClaim
 from cotenant.kube.codec import selecting
 from cotenant.kube.codec.cel.parser import Expression
+from cotenant.kube.codec.claim_requests import WHOLE, Surroundings, read_claim
 from cotenant.kube.codec.claims import DRIVER
 from cotenant.kube.codec.devices import attributes_of
 from cotenant.kube.codec.selecting import Fleet
@@ -113,6 +116,23 @@ def test_all_selectors_of_a_claim_have_one_budget_and_leave_those_of_other_claim
         assert devices.steps <= most + 32
         devices.begin_claim()
         assert devices.selected((IS_T4,)).every
+
+
+def test_constraints_and_known_answers_take_steps_of_the_same_budget() -> None:
+    devices = fleet(machine("n1", gpus=64))
+    pair = [{"matchAttribute": f"{DRIVER}/uuid", "requests": ["r0"]}] * 32
+    exact = {"deviceClassName": WHOLE}
+    requests = [{"name": f"r{number}", "exactly": exact} for number in range(32)]
+    claim = msgspec.convert({"requests": requests, "constraints": pair}, DeviceClaim)
+    around = Surroundings(lambda name: None, lambda: devices)
+    with patch.object(selecting, "STEPS", 500), patch.object(selecting, "STEPS_PER_GPU", 0):
+        devices.begin_claim()
+        with pytest.raises(InputError, match="its selectors and constraints take too many steps"):
+            read_claim(claim, around)
+        assert devices.steps < 1000
+        devices.begin_claim()
+        with pytest.raises(InputError, match="take too many steps"):
+            [devices.selected((f"device.driver == '{DRIVER}' || {number} > 0",)) for number in range(16)]
 
 
 def test_to_parse_takes_steps_too() -> None:

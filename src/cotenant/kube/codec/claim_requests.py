@@ -39,6 +39,8 @@ MOST_REQUESTS = 32
 """Of one claim, as in Kubernetes."""
 MOST_OPTIONS = 16
 """Of one claim, and of all claims of a pod together."""
+UUIDS_PER_STEP = 50
+"""GPUs in two sets are compared so many at a time."""
 MOST_VALUES = 256
 """Of an attribute in which GPUs agree; a claim with so many choices would have more options anyway."""
 
@@ -312,8 +314,9 @@ def _with_common_value(
     if constraint.distinct_attribute is not None or constraint.match_attribute is None:
         raise InputError("of the constraints, only matchAttribute is supported for these GPUs")
     name = constraint.match_attribute
-    values = {} if around.fleet is None else around.fleet().values(name)
-    if not values:
+    fleet = None if around.fleet is None else around.fleet()
+    values = {} if fleet is None else fleet.values(name)
+    if fleet is None or not values:
         raise InputError(f"matchAttribute: no GPU has the attribute {_short(name)}")
     least = min(max((part.container.gpus for part in one if _is_named(part, constraint)), default=1) for one in options)
     shared = [uuids for uuids in values.values() if len(uuids) >= least]
@@ -322,6 +325,7 @@ def _with_common_value(
     found = []
     for option in options:
         for uuids in shared:
+            fleet.take(len(option) * (1 + len(uuids) // UUIDS_PER_STEP))
             restricted = tuple(_restricted(part, uuids) if _is_named(part, constraint) else part for part in option)
             if None not in restricted:
                 found.append(tuple(part for part in restricted if part is not None))

@@ -204,6 +204,19 @@ class Fleet:
         """The selections that follow are of another claim, and have a budget of their own."""
         self._budget = None
 
+    def _budget_of_claim(self) -> Budget:
+        if self._budget is None:
+            self._budget = Budget(max(STEPS, STEPS_PER_GPU * len(self._devices)))
+        return self._budget
+
+    def take(self, steps: int) -> None:
+        """Something else about the claim takes so many steps; InputError if it has taken too many."""
+        self.steps += steps
+        try:
+            self._budget_of_claim().take(steps)
+        except BudgetError:
+            raise _TooManyStepsError("its selectors and constraints take too many steps; leave fewer choices") from None
+
     def selected(self, selectors: tuple[str, ...]) -> Selected:
         """The GPUs that satisfy all selectors; InputError if there are none, or a selector cannot be evaluated."""
         found = self._known.get(selectors)
@@ -225,10 +238,8 @@ class Fleet:
         if len(selectors) > MOST_SELECTORS:
             raise InputError(f"{len(selectors)} selectors, expected at most {MOST_SELECTORS}")
         kept = list(self._devices)
-        if self._budget is None:
-            self._budget = Budget(max(STEPS, STEPS_PER_GPU * len(kept)))
         for text in selectors:
-            kept = self._kept_by(text, kept, self._budget)
+            kept = self._kept_by(text, kept, self._budget_of_claim())
         by_node: dict[str, set[str]] = {}
         for device in kept:
             by_node.setdefault(device.node, set()).add(device.gpu.uuid)
@@ -244,10 +255,10 @@ class Fleet:
         if len(answers.known) > 2 * len(self._devices):  # most are about GPUs that are gone
             answers.known.clear()
         kept = []
-        self.steps += len(devices) // LOOKS_PER_STEP
+        to_look = len(text) + len(devices) // LOOKS_PER_STEP
         try:
-            budget.take(len(text))
-            self.steps += len(text)
+            budget.take(to_look)
+            self.steps += to_look
             expression = parse(text)
             for device in devices:
                 answer = answers.about(device)
@@ -287,6 +298,7 @@ class Fleet:
     def values(self, attribute: str) -> dict[object, frozenset[str]]:
         """The GPUs by the value of an attribute, without those that do not have it."""
         if attribute not in self._values:
+            self.steps += len(self._devices) // LOOKS_PER_STEP
             found: dict[object, set[str]] = {}
             for device in self._devices:
                 if attribute in device.attributes:
