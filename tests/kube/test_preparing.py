@@ -3,6 +3,7 @@
 """New requests are ranked before kube-scheduler asks about them."""
 
 import asyncio
+from unittest.mock import patch
 
 import pytest
 
@@ -10,6 +11,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preparing import MOST_DUE, MOST_NEW, Preparer
+from cotenant.kube.scheduler.view import View
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import CORES, GPU, MEMORY, args, machine, node, placer_of, state_of, waiting
 
@@ -87,3 +89,22 @@ def test_requests_that_are_invalid_or_too_many_are_left_to_the_filter() -> None:
         world.knows(invalid)
     world.preparer.rank_waiting()
     assert [world.knows(pod) for pod in pods] == [True] * MOST_NEW + [False] * 5
+
+
+@pytest.mark.parametrize("error", [InputError("not valid"), RecursionError(), KeyError("x")])
+def test_a_pod_that_cannot_be_read_ends_neither_the_start_nor_the_loop(error: Exception) -> None:
+    world, good = World(), waiting("good", {GPU: 1, MEMORY: 1234})
+    bad, views = waiting("bad", {GPU: 1}), world.placer.views
+    read = views.of
+
+    def of(pod: Pod) -> View | None:
+        if pod.metadata.name == "bad":
+            raise error
+        return read(pod)
+
+    with patch.object(views, "of", of):
+        world.changed(None, bad)
+        world.changed(None, good)
+        world.preparer.rank([bad])
+        world.run()
+    assert world.knows(good)

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import NoReturn
 
-from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.scheduler.rankers import MOST_DEMANDS
 from cotenant.kube.scheduler.view import Views
@@ -63,7 +62,7 @@ class Preparer:
         for pod in pods:
             try:
                 view = self._views.of(pod)
-            except InputError:  # `filter` reports it
+            except Exception:  # noqa: BLE001 -- `filter` reports it; a defect of the codec must not end every scheduler
                 continue
             if view is None:
                 continue
