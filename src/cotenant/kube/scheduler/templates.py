@@ -65,7 +65,7 @@ class TemplateMaker:
                 await self._create(key)
 
     def _again(self) -> list[Key]:
-        """Templates of pods that wait: they could not be created, or somebody has deleted them. Other pods follow the
+        """Templates of pods that wait: they could not be created, or a user has deleted them. Other pods follow the
         next time."""
         found: dict[Key, None] = {}
         for uid in list(self._waiting)[:MOST_AGAIN]:
