@@ -17,6 +17,7 @@ from cotenant.history.decisions import DecisionRecorder
 from cotenant.local.account_settings import NO_RULES, AccountRules
 from cotenant.local.attempts import Status
 from cotenant.local.config import Resources, Settings
+from cotenant.local.containers import Runtime
 from cotenant.local.engine import Engine
 from cotenant.local.idle import IdleSettings
 from cotenant.local.journal import Journal
@@ -73,6 +74,7 @@ def engine_on(
     accounts: AccountRules = NO_RULES,
     accounts_file: Path | None = None,
     idle: IdleSettings = IdleSettings(),  # noqa: B008 -- frozen
+    containers: Runtime | None = None,
 ) -> Iterator[tuple[Engine, Journal]]:
     """An engine and its journal; use it within an event loop."""
     with Journal.open(state / "journal.db") as journal:
@@ -84,6 +86,7 @@ def engine_on(
             paths=Paths(agent=state / "agent.sock"),
             shares=Shares(Means.SLOTS, None, "test"),
             launch=never_starts,
+            containers=containers,
             decisions=decisions,
         )
         settings = Settings(

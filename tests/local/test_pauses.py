@@ -12,6 +12,7 @@ import pytest
 
 from cotenant.client.problems import RefusedByDaemonError
 from cotenant.errors import InputError
+from cotenant.local.containers import Runtime
 from cotenant.local.engine import Engine
 from cotenant.local.run_orders import PREFIX
 from cotenant.wire.arrays import parse_array
@@ -135,6 +136,20 @@ def test_the_running_elements_of_an_array_are_paused(engine: Engine) -> None:
     engine.pause(array, False)
     with pytest.raises(InputError, match="no element of a-000001 is paused"):
         engine.pause(array, False)
+
+
+@in_loop
+async def test_a_container_of_docker_is_not_called_paused(tmp_path: Path) -> None:
+    """SIGSTOP would stop its client only: the container would go on, beside jobs that are measured without it."""
+    with engine_on(tmp_path, containers=Runtime("docker", "/usr/bin/docker")) as (engine, _):
+        wanted = JobRequest(command=("train",), cwd="/", memory="100MiB", container="tiny")
+        job = engine.submit(wanted).id
+        array = engine.submit(msgspec.structs.replace(wanted, array=parse_array("0-1"))).id
+        engine.schedule()
+        with pytest.raises(InputError, match=f"`docker pause cotenant-{job}-1`"):
+            engine.pause(job, True)
+        with pytest.raises(InputError, match=f"no element of {array} runs"):
+            engine.pause(array, True)
 
 
 @in_loop

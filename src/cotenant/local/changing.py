@@ -11,6 +11,7 @@ from msgspec.structs import replace as replaced
 from cotenant.core.model import Job
 from cotenant.errors import InputError
 from cotenant.local import attempts
+from cotenant.local.containers import DOCKER, name_of
 from cotenant.local.lifecycle import ACTIVE, ENDED, JobRecord, JobState, stored_request, with_stored_compute
 from cotenant.local.live_changes import refuse_amounts, refuse_simulated, refuse_time
 from cotenant.local.owners import Owner
@@ -32,6 +33,7 @@ class Changer:
         self._queue, self._tenants, self._reservations = parts.queue, parts.tenants, parts.reservations
         self._devices, self._launcher, self._grants = parts.devices, parts.launcher, parts.grants
         self._orders, self._tuner, self._interference = parts.orders, parts.tuner, parts.interference
+        self._containers = parts.resources.containers
 
     def change(self, name: str, change: JobChange, by: Owner | None = None) -> JobView:
         """Gives a queued job other values at the request of a user (None: of the daemon's own); it keeps its place
@@ -97,7 +99,7 @@ class Changer:
         verb = "paused" if paused else "resumed"
         if self._queries.is_array(name):
             array = self._queries.array(name)
-            found = [one for one in self._journal.elements(array.number, ACTIVE) if self._can_change(one) is None]
+            found = [one for one in self._journal.elements(array.number, ACTIVE) if self._can_pause(one) is None]
             found = [one for one in found if self._orders.is_paused(one.id) is not paused]
             if not found:
                 raise InputError(f"no element of {array.id} {'runs' if paused else 'is paused'}")
@@ -108,7 +110,7 @@ class Changer:
         record = self._queries.find(name)
         if paused and record.state is JobState.QUEUED:
             raise InputError(f"{record.id} is queued; `cotenant hold {record.id}` keeps it from starting")
-        problem = self._can_change(record)
+        problem = self._can_pause(record)
         if problem is not None:
             raise InputError(problem)
         if not paused and not self._orders.is_paused(record.id):
@@ -141,6 +143,16 @@ class Changer:
         if not attempts.obeys_orders(self._queries.folder(record)):
             return f"{record.id} was started by an earlier version, which can neither pause nor change it"
         return None
+
+    def _can_pause(self, record: JobRecord) -> str | None:
+        """Why a job cannot be paused or resumed; None: it can."""
+        problem = self._can_change(record)
+        if problem is not None or self._containers is None or self._containers.name != DOCKER:
+            return problem
+        if stored_request(record).container is None:
+            return None
+        name = name_of(record.id, record.attempts)
+        return f"{record.id} is a container of docker, whose processes only docker can stop: use `docker pause {name}`"
 
     def obey(self, record: JobRecord) -> None:
         """Tells the supervisor of a job, and writes its limits once it runs, as they are in the journal."""

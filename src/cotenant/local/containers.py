@@ -81,6 +81,11 @@ def _is_restricted(proc: Path) -> bool:
     return any(line.split() == ["NoNewPrivs:", "1"] for line in lines)
 
 
+def name_of(job: str, attempt: int) -> str:
+    """The name of the container of a run."""
+    return f"cotenant-{job}-{attempt}"
+
+
 def in_container(
     spec: Spec, request: JobRequest, runtime: Runtime, name: str, vendor: Vendor, uuids: Iterable[str], gid: int | None
 ) -> Spec:

@@ -14,7 +14,7 @@ from cotenant.core.units import MiB
 from cotenant.errors import CotenantError, DeviceError
 from cotenant.local import attempts
 from cotenant.local.config import Resources
-from cotenant.local.containers import in_container
+from cotenant.local.containers import in_container, name_of
 from cotenant.local.isolation import JobIsolation
 from cotenant.local.lifecycle import JobRecord, request_of
 from cotenant.local.logins import Origin, login_environment
@@ -79,7 +79,7 @@ class Launcher:
             return spec
         if resources.containers is None:  # it was removed since the submission
             raise DeviceError("--container: this machine has neither podman nor docker any more")
-        name = f"cotenant-{record.id}-{record.attempts}"
+        name = name_of(record.id, record.attempts)
         uuids = (grant.uuid for grant in launch.grants)
         vendor, gid = resources.backend.vendor, None if spec.uid is None else record.gid
         return in_container(spec, request, resources.containers, name, vendor, uuids, gid)
