@@ -68,7 +68,7 @@ def parse_notice(text: str) -> Notice:
     if target == Way.MAIL or target.startswith(f"{Way.MAIL}:"):
         address = target.partition(":")[2]
         if address and not _ADDRESS.fullmatch(address):
-            raise InputError(f"--notify {text[:60]}: {address[:60]!r} is no address of a mail")
+            raise InputError(f"--notify {text[:60]}: {address[:60]!r} is not a mail address")
         return Notice(when, Way.MAIL, (address,))
     if target.startswith(("http:", "https:")):
         return Notice(when, Way.WEB, (_checked_url(target),))
