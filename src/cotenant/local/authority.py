@@ -63,7 +63,9 @@ def cleaned_by(caller: Caller, engine: Engine, wanted: CleanRequest) -> Selectio
         return Selection(ids=tuple(_own_ended(caller, engine, name) for name in wanted.jobs), by=by)
     own = not wanted.all_users and wanted.user in (None, caller.user)
     if not own and not caller.administrator:
-        raise ForbiddenError(f"{caller.user} is not an administrator of this daemon, and can remove only their own jobs")
+        raise ForbiddenError(
+            f"{caller.user} is not an administrator of this daemon, and can remove only their own jobs"
+        )
     states, age = decode_states(wanted.state), wanted.older_than_s
     for word in states:
         if word in WAITING_OR_ACTIVE:
