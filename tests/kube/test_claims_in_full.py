@@ -335,9 +335,14 @@ def test_a_pod_that_came_past_us_counts_even_if_its_assignment_cannot_be_written
         add(server, "one", "9000Mi")
         await until(lambda: is_ready(server, "one"))
         bind(server, "one")
-        with patch.object(bypassing, "write", AsyncMock(return_value=None)):
+        with patch.object(bypassing, "write", AsyncMock(return_value=None)) as written:
             add_pod(server, "past", claim="one", gated=False, nodeName="n1")
             await until(lambda: state.bound("uid-past"))
+            for number in range(5):  # other pods with claims change
+                add(server, f"other-{number}", "1Gi")
+                await decided(server, f"other-{number}")
+                plane.end(f"other-{number}")
+            assert written.await_count <= 2, "it is tried again later"
         plane.end("one")
         await until(lambda: state.bound("uid-one") is None)
         assert state.used("team", Vendor.NVIDIA).memory == 9000

@@ -29,7 +29,9 @@ from cotenant.kube.scheduler.shared import Shared
 from cotenant.kube.state.allocation import Allocation
 
 SWEEP_S = 5.0
-"""between two attempts to write an assignment, if one failed"""
+"""between two looks at pods without an assignment, if nothing changes"""
+AGAIN_S = 60.0
+"""between two attempts to write an assignment, such as of a pod whose annotations leave no room for it"""
 
 
 class BypassingPods:
@@ -39,6 +41,8 @@ class BypassingPods:
         self._shared, self._book = shared, book
         self._unrecorded: dict[str, Pod] = {}
         """pods on their nodes with claims and without an assignment, by UID; most have claims to other devices"""
+        self._due: dict[str, float] = {}
+        """when an assignment that could not be written is tried again, by UID"""
         self._wake = asyncio.Event()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -50,6 +54,7 @@ class BypassingPods:
             self._unrecorded[new.metadata.uid] = new
         else:
             self._unrecorded.pop(pod.metadata.uid, None)
+            self._due.pop(pod.metadata.uid, None)
         if self._unrecorded:
             self._wake.set()
 
@@ -65,7 +70,7 @@ class BypassingPods:
 
     async def _record(self, pod: Pod, guard: Guard) -> None:
         shared, about = self._shared, pod.metadata
-        if self._unrecorded.get(about.uid) is not pod:
+        if self._unrecorded.get(about.uid) is not pod or shared.clock() < self._due.get(about.uid, 0.0):
             return
         try:
             rewrite = _joining(pod, self._book)
@@ -78,6 +83,9 @@ class BypassingPods:
         if await write(shared, pod, rewrite, guard, lambda text: shared.errors.report("claims", text)) is not None:
             text = "it came to this node without cotenant, and uses a ResourceClaim of another pod; both count together"
             shared.events.record(pod, PLACED, text, warning=True)
+        elif about.uid in self._unrecorded:
+            # The first time, kubelet may have changed the pod meanwhile.
+            self._due[about.uid] = shared.clock() + (AGAIN_S if about.uid in self._due else SWEEP_S)
 
 
 def _joining(pod: Pod, book: ClaimBook) -> Rewrite | None:
