@@ -91,6 +91,7 @@ def test_one_job_needs_no_list_and_the_command_line_wins(tmp_path: Path, daemon:
         ("- command: \"sh -c 'x\"\n", "1: command: no closing quotation"),
         ("- command: 'true'\n  wait: true\n", "2: unknown key 'wait'"),
         ("- command: 'true'\n  array: 0-31\n  grid: {A: [1]}\n", "1: an array needs either indexes"),
+        ("- command: 'true'\n  grid: &a {A: *a}\n", "2: grid: expected one value, or a list of them"),
         ("- command: 'true'\n  warn: 5m\n", "1: --warn: expected a time before the end"),
         ("- command: 'true'\n  name: 'j-000001'\n", "1: --name j-000001: this is the form of a job ID"),
         ("defaults: {gpus: 1}\njobs:\n- command: 'true'\nother: 1\n", "4: unknown key 'other'"),

@@ -231,6 +231,9 @@ def _texts(path: Path, key: str, node: "Node", multiple: bool) -> list[str]:
         raise InputError(f"{path}:{_number(node)}: {key}: expected one value")
     if isinstance(node, yaml.SequenceNode):
         return [_scalar(path, key, one) for one in node.value]
+    for _, value in node.value:
+        if isinstance(value, yaml.MappingNode):  # aliases could make it endless
+            raise InputError(f"{path}:{_number(value)}: {key}: expected one value, or a list of them")
     return [f"{_scalar(path, key, name)}={','.join(_texts(path, key, value, True))}" for name, value in node.value]
 
 
