@@ -9,7 +9,9 @@ from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 
-from cotenant.kube.codec.assignment import RECORD, Record, decode_record
+from cotenant.errors import InputError
+from cotenant.kube.api.objects import Pod, decode_pod
+from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, decode_record
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import NUMBERS
@@ -301,7 +303,9 @@ def test_pods_that_share_a_claim_have_the_same_gpu_which_counts_once() -> None:
     play(story, CLAIMS)
 
 
-@pytest.mark.parametrize("annotations", [{}, {NUMBERS: "x"}, {"cotenant.io/memory": "auto"}])
+@pytest.mark.parametrize(
+    "annotations", [{}, {NUMBERS: json.dumps([f"c{i}" for i in range(900)])}, {"cotenant.io/memory": "auto"}]
+)
 def test_a_pod_that_uses_the_claim_of_another_and_came_past_us_counts(annotations: dict[str, str]) -> None:
     """Kubernetes reserves the claim for it, and kubelet does not ask about a claim that is prepared."""
 
@@ -348,6 +352,35 @@ def test_a_pod_that_came_past_us_counts_even_if_its_assignment_cannot_be_written
         assert state.used("team", Vendor.NVIDIA).memory == 9000
         plane.end("past")
         await until(lambda: state.used("team", Vendor.NVIDIA).memory == 0)
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_that_came_past_us_and_names_a_claim_twice_has_it_once() -> None:
+    about, uses = {"name": "past", "namespace": "team", "uid": "u"}, [{"name": "gpu"}, {"name": "again"}]
+    spec = {"nodeName": "n1", "containers": [{"name": "main", "resources": {"claims": uses}}]}
+    past = decode_pod(json.dumps({"metadata": about, "spec": spec}).encode())
+    share = Share(gpu="GPU-1", memory=9000, compute=0)
+    theirs = Record(pod="other", node="n1", containers=(Held(number=3, gpus=(share,), claim="c", request="gpu"),))
+    book = Mock(given_to_others=lambda pod: [(name, "c", Pod(), theirs) for name in ("gpu", "again")])
+    found = bypassing._joining(past, book)
+    assert found is not None
+    assert [(one.number, one.claim) for one in found.allocation.record.containers] == [(0, "c")]
+
+
+def test_a_pod_with_more_claims_of_others_than_an_assignment_can_name_counts() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server, state = plane.server, plane.scheduler.state
+        await with_nodes(plane, n1=(1, 16_000))
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        bind(server, "one")
+        with patch.object(bypassing, "encode_record", Mock(side_effect=InputError("expected at most 100"))):
+            add_pod(server, "past", claim="one", gated=False, nodeName="n1")
+            await until(lambda: state.bound("uid-past"))
+        plane.end("one")
+        await until(lambda: state.bound("uid-one") is None)
+        assert state.used("team", Vendor.NVIDIA).memory == 9000
 
     play(story, CLAIMS)
 

@@ -8,6 +8,7 @@ claim, and would keep them uncounted after the other pod has ended. It gets the 
 """
 
 import asyncio
+from dataclasses import replace
 from typing import NoReturn
 
 import msgspec
@@ -19,7 +20,7 @@ from cotenant.kube.api.objects import Pod, containers_of, has_ended
 from cotenant.kube.codec.assignment import RECORD, Held, Record, encode_record
 from cotenant.kube.codec.claims import holder_of
 from cotenant.kube.codec.keys import container_key
-from cotenant.kube.codec.request import NOTHING, container_names
+from cotenant.kube.codec.request import NOTHING
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.scheduler.claims import ClaimBook
 from cotenant.kube.scheduler.events import PLACED
@@ -72,30 +73,39 @@ class BypassingPods:
         shared, about = self._shared, pod.metadata
         if self._unrecorded.get(about.uid) is not pod or shared.clock() < self._due.get(about.uid, 0.0):
             return
-        try:
-            rewrite = _joining(pod, self._book)
-        except InputError as error:
-            shared.errors.report("claims", f"pod {about.namespace}/{about.name}: {error}")
-            return
+        rewrite = _joining(pod, self._book)
         if rewrite is None:
             return
         shared.state.count(rewrite.allocation)  # it has the GPUs, even if its assignment cannot be written
+        try:
+            text = encode_record(rewrite.allocation.record)
+        except InputError as error:  # it has more claims than an assignment can name
+            shared.errors.report("claims", f"pod {about.namespace}/{about.name}: {error}")
+            self._due[about.uid] = shared.clock() + AGAIN_S
+            return
+        rewrite = replace(rewrite, annotations={**rewrite.annotations, RECORD: text})
         if await write(shared, pod, rewrite, guard, lambda text: shared.errors.report("claims", text)) is not None:
-            text = "it came to this node without cotenant, and uses a ResourceClaim of another pod; both count together"
-            shared.events.record(pod, PLACED, text, warning=True)
+            said = "it came to this node without cotenant, and uses a ResourceClaim of another pod; both count together"
+            shared.events.record(pod, PLACED, said, warning=True)
         elif about.uid in self._unrecorded:
             # The first time, kubelet may have changed the pod meanwhile.
             self._due[about.uid] = shared.clock() + (AGAIN_S if about.uid in self._due else SWEEP_S)
 
 
 def _joining(pod: Pod, book: ClaimBook) -> Rewrite | None:
-    """The assignment of a pod by those of the pods that have its claims; None if no other pod has one of them."""
-    about = pod.metadata
+    """The assignment of a pod by those of the pods that have its claims, without its own annotation; None if no other
+    pod has one of them."""
+    about, numbers = pod.metadata, {one.name: number for number, (_, one) in enumerate(containers_of(pod))}
     containers: list[Held] = []
     annotations: dict[str, str] = {}
     exclusive = False
     for name, claim, other, record in book.given_to_others(pod):
-        number = _number(pod, name)
+        if any(one.claim == claim for one in containers):  # the pod names it twice
+            continue
+        try:
+            number = numbers[holder_of(pod, name)]
+        except InputError:  # no container uses it
+            continue
         held = record.held_by_claim(claim)
         exclusive |= record.exclusive
         for one in held:
@@ -118,13 +128,4 @@ def _joining(pod: Pod, book: ClaimBook) -> Rewrite | None:
         constraints=NOTHING,
         vendor=VGPU.vendor,
     )
-    return Rewrite(allocation=allocation, annotations={**annotations, RECORD: encode_record(new)})
-
-
-def _number(pod: Pod, claim: str) -> int:
-    """The number of the container for which a claim counts, also if the pod's list of containers was made up."""
-    holder = holder_of(pod, claim)
-    try:
-        return container_names(pod).index(holder)
-    except InputError:
-        return [one.name for _, one in containers_of(pod)].index(holder)
+    return Rewrite(allocation=allocation, annotations=annotations)
