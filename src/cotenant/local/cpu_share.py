@@ -34,5 +34,5 @@ class Share:
         stop = self._left <= 0
         if stop != self.stopped:
             self.stopped = stop
-            signal_job(tree, leader, signal.SIGSTOP if stop else signal.SIGCONT)
+            signal_job(tree, leader, signal.SIGSTOP if stop else signal.SIGCONT, SLOT_S / 10)
         self.due = self._slot_ends if stop else min(self._slot_ends, now + max(self._left / self._cores, 0.003))

@@ -149,7 +149,7 @@ def charged_bytes(pid: int) -> int | None:
         return None
 
 
-def signal_job(tree: Tree, leader: int, number: int) -> None:
+def signal_job(tree: Tree, leader: int, number: int, patience_s: float = STOP_S) -> None:
     """Signals the job's process group and every other member of its tree, each only once.
 
     A second SIGTERM may mean something else to a program. Call it only before the leader is reaped: until then no other
@@ -157,7 +157,7 @@ def signal_job(tree: Tree, leader: int, number: int) -> None:
     are stopped before their children and continued after them.
     """
     others = sorted(tree.members.items(), key=lambda member: (member[1], member[0]), reverse=number == signal.SIGCONT)
-    until = time.monotonic() + STOP_S
+    until = time.monotonic() + patience_s
     if number != signal.SIGCONT:
         with suppress(OSError):  # it is not the leader of a group yet
             os.killpg(leader, number)
