@@ -20,6 +20,7 @@ from tests.cluster.counting import (
     Cards,
     Given,
     Json,
+    Share,
     fits,
     given_to,
     has_claims,
@@ -36,6 +37,8 @@ SHOWN = 60
 """lines of it that are shown with each violation"""
 BLIND_S = 5.0
 """within which the API server must show that the pod of a container without its cards is deleted"""
+OOM = 2
+"""CUDA's answer if the memory is used up"""
 LASTING_S = 20.0
 """kubelet's list and the API server's may differ for less: each learns of a pod at its own time"""
 
@@ -198,10 +201,7 @@ class Checker:
             "limits": (limits, [[share.card, f"memory={share.memory << 20}"] for share in shares]),
             "sizes": (seen.get("totals", []), [share.memory for share in shares]),
             "NVML": ([one["nvml"][0] for one in seen.get("rooms", [])], [share.memory for share in shares]),
-            "memory it could have": (
-                [one["room"] for one in seen.get("rooms", [])],
-                [share.memory for share in shares],
-            ),
+            "memory it could have": (self._rooms(seen, shares), [share.memory for share in shares]),
             "isolation": (
                 seen["variables"].get("COTENANT_ISOLATION"),
                 ("mps" if shares[0].mps else "preload") if shares else None,
@@ -212,6 +212,16 @@ class Checker:
         for what, (is_so, should_be) in facts.items():
             if is_so != should_be:
                 self.wrong(f"{self._name(uid)}/{container} sees {what} {is_so}, was given {should_be}")
+
+    def _rooms(self, seen: Json, shares: Sequence[Share]) -> list[int]:
+        """What a container could allocate on each GPU. A client of MPS whose server was killed meanwhile can allocate
+        less: CUDA then refuses one more MiB for another reason than that the memory is used up."""
+        found = [one["room"] for one in seen.get("rooms", [])]
+        for index, share in enumerate(shares[: len(found)]):
+            if share.mps and found[index] < share.memory and seen["rooms"][index].get("beyond") not in (None, OOM):
+                self._count("clients that lost their MPS server")
+                found[index] = share.memory
+        return found
 
     def living(
         self, node: str, processes: Sequence[Process], pods: Sequence[Json] | None = None, orphans: str | None = None

@@ -258,6 +258,7 @@ def test_the_roles_with_claims_allow_what_is_called_and_nothing_more(by_helm: In
     engine.create("converted", LIMITS)
     claiming.started(engine, "converted")
     assert "resourceClaims" in engine.cluster.get(pods.path_of("converted"))["spec"]
+    wait_for("the slices", lambda: engine.cluster.get(f"{claiming.API}/resourceslices")["items"])
     found = audit.events(by_helm.log)[before:]
     unused = {one for one in unused_rights(by_helm, found) if one[2].startswith(CLAIM_RESOURCES)}
     assert unused - NEVER_CALLED_FOR_CLAIMS.keys() == set()

@@ -204,6 +204,17 @@ def test_a_container_that_sees_something_else_is_found(checker: Checker, what: s
     assert f"a/c sees {what}" in found(checker)
 
 
+@pytest.mark.parametrize(("room", "beyond", "wrong"), [(0, 806, 0), (0, 2, 1), (500, 806, 1)])
+def test_a_client_that_lost_its_mps_server_may_have_less_memory_but_not_more(
+    checker: Checker, room: int, beyond: int, wrong: int
+) -> None:
+    checker.pod("MODIFIED", mps_client("a"))
+    variables = {"NVIDIA_VISIBLE_DEVICES": LARGE, "COTENANT_ISOLATION": "mps", "CUDA_MPS_PIPE_DIRECTORY": "/pipe"}
+    rooms = [{"room": room, "beyond": beyond, "nvml": [400, 0, 400]}]
+    checker.report("uid-a", "c", seen(variables=variables, rooms=rooms))
+    assert len(checker.violations) == wrong
+
+
 def test_a_container_that_sees_no_card_is_found_unless_its_pod_is_deleted(checker: Checker, clock: Clock) -> None:
     for name in ("stays", "leaves"):
         checker.pod("ADDED", pod(name))

@@ -55,6 +55,8 @@ ln -s pts/ptmx "$R/dev/ptmx"
 ln -s /proc/self/fd "$R/dev/fd"
 mount --bind "$2" "$R/mnt"
 rm -rf "$R"/etc/systemd/system/*.wants
+mkdir -p "$R/etc/tmpfiles.d"
+: > "$R/etc/tmpfiles.d/tmp.conf"  # a boot removes no files of /tmp, where this checkout may be
 folder=$(readlink -f "$3")
 while [ "$folder" != / ]; do chmod go+x "$R$folder"; folder=$(dirname "$folder"); done
 printf '%s\n' '[Unit]' 'After=basic.target' '[Service]' 'Type=oneshot' 'ExecStart=/bin/sh /mnt/trial.sh' \

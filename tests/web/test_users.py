@@ -128,7 +128,8 @@ def test_a_user_cannot_act_on_the_jobs_of_others(daemon: SystemDaemon, bobs: Job
     assert ada.act(verb, bobs.id) == 403
     assert daemon.job(bobs.id).state == "running"
     assert f'data-target="{bobs.id}"' not in ada.page("/queue")  # and no button offers it
-    assert f'data-target="{bobs.id}"' in reader(daemon, daemon.bob).page("/queue")
+    bob = reader(daemon, daemon.bob)
+    until(lambda: f'data-target="{bobs.id}"' in bob.page("/queue"))
 
 
 def test_a_user_acts_on_own_jobs_and_not_on_gpus(daemon: SystemDaemon) -> None:
