@@ -50,7 +50,7 @@ CLAIM_RESOURCES = ("resourceclaims", "resourceclaimtemplates", "resourceslices",
 NEVER_CALLED_FOR_CLAIMS = {
     (SCHEDULER, "patch", "resourceclaims/binding"): "no path: Kubernetes 1.36 asks for it beside another right",
     (AGENT, "get", "resourceclaims"): "only for claims of administrators (tests/cluster/test_claim_life.py)",
-    (AGENT, "patch", "resourceslices"): "only if GPUs change (tests/cluster/test_claim_life.py)",
+    (AGENT, "create", "resourceslices"): "no path: an apply is a patch, and needs it beside that if it creates",
     (AGENT, "delete", "resourceslices"): "only if a slice is of an earlier node or too many",
 }
 CLOSED = 9
