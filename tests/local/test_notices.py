@@ -151,7 +151,7 @@ def test_an_array_is_told_once_at_its_end(daemon: Daemon, tmp_path: Path) -> Non
     assert lines(tmp_path / "failed") == ["end finished 1"]
     with pytest.raises(RefusedByDaemonError, match="at its end"):
         daemon.submit("true", array={"indexes": "0-2"}, notify=["start:mail"])
-    with pytest.raises(RefusedByDaemonError, match="no address"):
+    with pytest.raises(RefusedByDaemonError, match="is not a mail address"):
         daemon.submit("true", notify=["mail:a b"])
 
 
