@@ -372,9 +372,9 @@ def test_a_web_hook_is_called_as_the_owner_of_the_job(shared: SystemDaemon) -> N
         refuse = 0
 
         def do_POST(self) -> None:
-            port = f"0100007F:{self.client_address[1]:04X}"
+            ends = [f"0100007F:{port:04X}" for port in (self.client_address[1], server.server_port)]
             rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()]
-            users.extend(int(row[7]) for row in rows if row[1] == port)
+            users.extend(int(row[7]) for row in rows if row[1:3] == ends)
             super().do_POST()
 
     with HTTPServer(("127.0.0.1", 0), Watched) as server:
