@@ -303,6 +303,14 @@ def test_pods_that_share_a_claim_have_the_same_gpu_which_counts_once() -> None:
     play(story, CLAIMS)
 
 
+async def bind_one(plane: ControlPlane) -> None:
+    """A pod with a claim to 9,000 MiB of the only GPU runs on its node."""
+    await with_nodes(plane, n1=(1, 16_000))
+    add(plane.server, "one", "9000Mi")
+    await until(lambda: is_ready(plane.server, "one"))
+    bind(plane.server, "one")
+
+
 @pytest.mark.parametrize(
     "annotations", [{}, {NUMBERS: json.dumps([f"c{i}" for i in range(900)])}, {"cotenant.io/memory": "auto"}]
 )
@@ -311,10 +319,7 @@ def test_a_pod_that_uses_the_claim_of_another_and_came_past_us_counts(annotation
 
     async def story(plane: ControlPlane) -> None:
         server, state = plane.server, plane.scheduler.state
-        await with_nodes(plane, n1=(1, 16_000))
-        add(server, "one", "9000Mi")
-        await until(lambda: is_ready(server, "one"))
-        bind(server, "one")
+        await bind_one(plane)
         add_pod(server, "past", claim="one", gated=False, nodeName="n1")
         server.merge("past", {"metadata": {"annotations": annotations}}, "team")
         await until(lambda: len(state.allocations_on("n1")) == 2)
@@ -335,10 +340,7 @@ def test_a_pod_that_uses_the_claim_of_another_and_came_past_us_counts(annotation
 def test_a_pod_that_came_past_us_counts_even_if_its_assignment_cannot_be_written() -> None:
     async def story(plane: ControlPlane) -> None:
         server, state = plane.server, plane.scheduler.state
-        await with_nodes(plane, n1=(1, 16_000))
-        add(server, "one", "9000Mi")
-        await until(lambda: is_ready(server, "one"))
-        bind(server, "one")
+        await bind_one(plane)
         with patch.object(bypassing, "write", AsyncMock(return_value=None)) as written:
             add_pod(server, "past", claim="one", gated=False, nodeName="n1")
             await until(lambda: state.bound("uid-past"))
@@ -371,10 +373,7 @@ def test_a_pod_that_came_past_us_and_names_a_claim_twice_has_it_once() -> None:
 def test_a_pod_with_more_claims_of_others_than_an_assignment_can_name_counts() -> None:
     async def story(plane: ControlPlane) -> None:
         server, state = plane.server, plane.scheduler.state
-        await with_nodes(plane, n1=(1, 16_000))
-        add(server, "one", "9000Mi")
-        await until(lambda: is_ready(server, "one"))
-        bind(server, "one")
+        await bind_one(plane)
         with patch.object(bypassing, "encode_record", Mock(side_effect=InputError("expected at most 100"))):
             add_pod(server, "past", claim="one", gated=False, nodeName="n1")
             await until(lambda: state.bound("uid-past"))
