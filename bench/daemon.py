@@ -33,7 +33,8 @@ from cotenant.local.owners import Owner
 from cotenant.node.devices.finding import find_backend
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
 from tests.local.users import as_user
 
 QUEUED = 10_000

@@ -32,7 +32,8 @@ from cotenant.core.sharing.speeds import TenantSet
 from cotenant.core.units import MiB, MilliGpu, Percent, Seconds
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.timed import TimedRun, Timing
-from cotenant.wire.local import ENDED, JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import ENDED, JobView
 from cotenant.workloads.driving import Change, Life, drive
 from cotenant.workloads.generator import PlannedJob, plan
 from cotenant.workloads.registry import TASKS

@@ -15,7 +15,7 @@ from cotenant.cli.cluster import Connected, connected
 from cotenant.cli.generate import life_of
 from cotenant.kube.deploy.batches import Batch
 from cotenant.kube.deploy.training import TrainingRequest, job_object
-from cotenant.wire.local import ENDED, JobView
+from cotenant.wire.job_views import ENDED, JobView
 from cotenant.workloads.driving import Life, drive
 from cotenant.workloads.generator import PlannedJob
 from tests.cluster.images import PYTHON

@@ -29,7 +29,9 @@ from bench.pairs import compile_all, usual
 from cotenant.client.client import Client
 from cotenant.client.requests import environment
 from cotenant.core.interference import Predictor, PredictorState, Signature
-from cotenant.wire.local import GpuView, JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 from cotenant.wire.profile import JobProfile
 from cotenant.workloads.registry import TASKS
 

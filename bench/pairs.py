@@ -34,7 +34,8 @@ from cotenant.node.agent import AgentServer, JobEvent
 from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.node.foreign import ForeignWork
 from cotenant.node.tuning import TICK_S, coordinator_event, message_of
-from cotenant.wire.local import JobRequest, job_of
+from cotenant.wire.job_demands import job_of
+from cotenant.wire.job_requests import JobRequest
 from cotenant.workloads.registry import TASKS
 
 PAIRS = (("neumf", "bert"), ("adgcl", "vgg16"), ("yolo", "resnet50"), ("squeezenet", "lstm"))

@@ -21,7 +21,9 @@ from bench.daemon import cpu_seconds, state_folder, until
 from bench.harness import Figure, at_most, benchmark
 from cotenant.client.client import Client
 from cotenant.web.model import State
-from cotenant.wire.local import JobRequest, JobView, WebLink
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import WebLink
 from tests.local.daemon import Daemon
 from tests.web.browser import chromium, open_page, signed_in
 from tests.web.fake import FakeSource, Served, made_overview, served

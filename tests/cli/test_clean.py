@@ -23,7 +23,7 @@ from cotenant.local.lifecycle import JobState
 from cotenant.local.pruning import REMOVED, Pruner
 from cotenant.wire.arrays import Array
 from cotenant.wire.cleaning import Cleaned, CleanRequest
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.cli.command import refusal, run
 from tests.local.daemon import Daemon, running_daemon, until
 

@@ -13,7 +13,7 @@ import pytest
 
 from cotenant.cli.demo import compilations, most_together, narrowed, parts_of
 from cotenant.cli.demo_summary import JobComparison, PartResult, Summary, text_of
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from cotenant.workloads.driving import Life
 from cotenant.workloads.generator import plan
 from tests.cli.command import START, environment, refusal, run

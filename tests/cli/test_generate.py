@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.cli.command import START, environment, refusal, run
 from tests.local.daemon import Daemon, until
 

@@ -13,7 +13,7 @@ import pytest
 
 from cotenant.cli.cancel import cancelled_text
 from cotenant.local.run_log import Log
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from cotenant.wire.text import ago
 from tests.cli.command import START, environment, refusal, run
 from tests.local.daemon import Daemon, running_daemon, until

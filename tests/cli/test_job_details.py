@@ -3,7 +3,8 @@
 """A job as `cotenant show` draws it."""
 
 from cotenant.cli.jobs import describe
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
 
 REQUEST = JobRequest(
     command=("python", "my train.py"), cwd="/", env={"PATH": "/bin"}, memory="4GiB", batch_range=(8, 64)

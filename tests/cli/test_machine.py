@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cotenant.client.endings import exit_code
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.cli.command import START, environment, refusal, run
 from tests.local.daemon import Daemon, until
 

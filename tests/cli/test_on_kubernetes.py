@@ -23,7 +23,7 @@ from cotenant.kube.deploy.objects import (
     State,
     Terminated,
 )
-from cotenant.wire.local import described_state
+from cotenant.wire.job_views import described_state
 from tests.cli.command import refusal, run
 from tests.kube.http import serving
 

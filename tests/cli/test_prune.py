@@ -17,7 +17,7 @@ import pytest
 
 from cotenant.errors import CotenantError
 from cotenant.local.pruning import REMOVED, EndedJob, Pruner, choose, folder_sizes, remove_folder
-from cotenant.wire.local import Pruned, PruneRequest
+from cotenant.wire.pruning import Pruned, PruneRequest
 from tests.cli.command import refusal, run
 from tests.local.daemon import Daemon, running_daemon, until
 

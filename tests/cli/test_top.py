@@ -24,7 +24,8 @@ from cotenant.cli.top_screen import SORTS, Action, Snapshot, View, bar, draw, pr
 from cotenant.client.client import Client
 from cotenant.client.problems import NoDaemonError
 from cotenant.errors import CotenantError
-from cotenant.wire.local import GpuView, JobView, UnmanagedProcess
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView, UnmanagedProcess
 from tests.cli.command import START, environment
 from tests.local.daemon import Daemon
 

@@ -12,7 +12,7 @@ import pytest
 
 import cotenant
 from cotenant.client.requests import DURATIONS, JobOptions, make_request
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.local.daemon import Daemon, running_daemon
 
 

@@ -19,7 +19,9 @@ import msgspec
 
 from cotenant.client.client import Client
 from cotenant.client.problems import NoDaemonError, RefusedByDaemonError
-from cotenant.wire.local import GpuView, JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 
 T = TypeVar("T")
 SOURCE = str(Path(__file__).parents[2] / "src")

@@ -27,7 +27,8 @@ from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
-from cotenant.wire.local import JobRequest, job_of
+from cotenant.wire.job_demands import job_of
+from cotenant.wire.job_requests import JobRequest
 
 TWO_CARDS = Machine(name="local", gpus=tuple(Gpu(uuid=f"GPU-{i}", type="V100", memory=MiB(1024)) for i in range(2)))
 

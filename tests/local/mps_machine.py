@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import standin_machine
 from tests.native import kit

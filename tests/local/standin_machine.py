@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import Daemon
 from tests.native import kit
 

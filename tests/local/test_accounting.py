@@ -22,7 +22,7 @@ from cotenant.local.journal import Journal
 from cotenant.local.lifecycle import JobState
 from cotenant.local.owners import Owner, own_account
 from cotenant.local.tenants import PlacedJob
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.local.engines import TWO_CARDS, engine_on, finish, in_loop, placed
 
 ADA = Owner(4_000_001, 4_000_002, "ada", "staff")

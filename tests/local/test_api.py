@@ -26,7 +26,9 @@ from cotenant.local.identity import Callers
 from cotenant.local.openapi import describe
 from cotenant.local.run_log import Log
 from cotenant.local.tokens import TokenAccess
-from cotenant.wire.local import MOST_BYTES, JobRequest, JobView, Problem
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
+from cotenant.wire.protocol import MOST_BYTES, Problem
 from tests.local.asgi_client import Answer, open_request, request
 from tests.local.daemon import running_daemon, until
 

@@ -13,7 +13,9 @@ from cotenant.errors import InputError
 from cotenant.local.engine import Engine
 from cotenant.local.lifecycle import JobState
 from cotenant.wire.arrays import MOST_ELEMENTS, Array, index_of, item_of, parse_array, size_of, values_of
-from cotenant.wire.local import JobRequest, JobView, decode_request, element_of, workload_name
+from cotenant.wire.job_checks import decode_request
+from cotenant.wire.job_requests import JobRequest, element_of, workload_name
+from cotenant.wire.job_views import JobView
 from tests.local.engines import engine_on, finish, in_loop, with_engine
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import SOURCE, Daemon, running_daemon, until
 
 HOUR = 3600.0

@@ -16,7 +16,8 @@ from cotenant.local.daemon import DEVICES
 from cotenant.local.journal import Journal
 from cotenant.local.unrecorded import SIZE
 from cotenant.node.devices.vendors import Vendor
-from cotenant.wire.local import JobView, decode_list
+from cotenant.wire.job_checks import decode_list
+from cotenant.wire.job_views import JobView
 from tests.cli.command import environment, run
 from tests.local.daemon import Daemon, running_daemon, until
 

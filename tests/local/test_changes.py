@@ -18,7 +18,8 @@ from cotenant.local.identity import Caller
 from cotenant.local.lifecycle import JobState
 from cotenant.local.owners import Owner, own_account
 from cotenant.wire.arrays import parse_array
-from cotenant.wire.local import JobChange, JobRequest, JobView
+from cotenant.wire.job_requests import JobChange, JobRequest
+from cotenant.wire.job_views import JobView
 from cotenant.wire.reservations import ReservationRequest
 from tests.local.daemon import until
 from tests.local.engines import engine_on, finish, in_loop, with_engine

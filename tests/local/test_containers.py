@@ -23,7 +23,8 @@ from cotenant.local.containers import Runtime, check_container, find_runtime, in
 from cotenant.local.job_process import clean_up
 from cotenant.local.run_files import Spec
 from cotenant.node.devices.vendors import Vendor
-from cotenant.wire.local import JobRequest, decode_request
+from cotenant.wire.job_checks import decode_request
+from cotenant.wire.job_requests import JobRequest
 from tests.local.daemon import until
 from tests.local.users import SystemDaemon, system_daemon
 

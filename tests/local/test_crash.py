@@ -28,7 +28,8 @@ from cotenant.client.problems import NoDaemonError, RefusedByDaemonError, raise_
 from cotenant.local.dependencies import Kind, verdict
 from cotenant.wire.arrays import Array
 from cotenant.wire.dependencies import Condition
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import SOURCE
 from tests.local.users import Asker, a_user
 

@@ -14,7 +14,8 @@ from cotenant.client.problems import NotFoundError, RefusedByDaemonError
 from cotenant.local.journal import Journal
 from cotenant.local.lifecycle import JobState, Stop
 from cotenant.local.processes import look_at, send
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 from tests.local.daemon import Daemon, until
 
 WAITS = "echo ran >> {}; while [ ! -e {} ]; do sleep 0.05; done"

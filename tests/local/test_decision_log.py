@@ -16,7 +16,7 @@ from cotenant.history.segments import FolderSegments
 from cotenant.local.engine import Engine
 from cotenant.sim.experiment import Plan, run_one
 from cotenant.sim.timed import Timing
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.local import engines
 from tests.local.engines import TWO_CARDS, engine_on
 

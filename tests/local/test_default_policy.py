@@ -10,7 +10,8 @@ from cotenant.core.placement.deciding import decide
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.units import Seconds
 from cotenant.local.daemon_options import Options
-from cotenant.wire.local import JobRequest, job_of
+from cotenant.wire.job_demands import job_of
+from cotenant.wire.job_requests import JobRequest
 from tests.local.engines import TWO_CARDS
 
 DEFAULT = Options(state=Path("/")).policy

@@ -12,7 +12,7 @@ from cotenant.local.engine import Engine
 from cotenant.local.lifecycle import JobState
 from cotenant.local.refusals import UnknownError
 from cotenant.wire.dependencies import Condition
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.local.engines import engine_on, finish, in_loop, with_engine
 
 

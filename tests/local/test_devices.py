@@ -18,7 +18,7 @@ from cotenant.local.views import gpu_views, usage_by_job
 from cotenant.node.devices.backend import Backend, GpuUsage, ProcessUsage, Running
 from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.measurement import JobUsage
-from cotenant.wire.local import GpuView
+from cotenant.wire.machine import GpuView
 from tests.node.fake_nvml import FakeNvml, GpuModel
 
 NOT_ALLOWED, LOST = 4, 15

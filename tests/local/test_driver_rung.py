@@ -11,7 +11,7 @@ import pytest
 from cotenant.client.problems import RefusedByDaemonError
 from cotenant.node.containment import find_containment
 from cotenant.node.shares import Means
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import Daemon, until
 from tests.local.mps_machine import DEFAULT, gpus, holding, modes, mps_machine
 from tests.local.standin_machine import environment, output, submit_probe

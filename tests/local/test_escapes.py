@@ -22,7 +22,9 @@ from cotenant.local.processes import look_at
 from cotenant.local.run_files import Spec
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.node.containment import Containment, find_containment, kill_group
-from cotenant.wire.local import GpuView, JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 from tests.local.daemon import Daemon, until
 from tests.local.engines import engine_on
 from tests.local.test_bad_input import full_disk

@@ -12,7 +12,7 @@ import pytest
 from cotenant.local import api
 from cotenant.local.engine import Engine
 from cotenant.wire.explanation import WhatIf, WhatIfRequest
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.local.asgi_client import request
 
 Submit = Callable[..., str]

@@ -19,7 +19,7 @@ from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.limits import GpuLimit, Limits
 from cotenant.node.region import GpuUse, ProcessIdentity
 from cotenant.node.slices import REGION
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.node.fake_nvml import FakeNvml, GpuModel
 from tests.node.regions import claim, write_slot
 

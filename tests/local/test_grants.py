@@ -11,7 +11,7 @@ import pytest
 
 from cotenant.cli.jobs import describe
 from cotenant.client.problems import RefusedByDaemonError
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import environment, standin_machine
 from tests.native import kit

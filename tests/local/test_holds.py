@@ -10,7 +10,8 @@ from cotenant.errors import InputError
 from cotenant.local.engine import Engine
 from cotenant.local.holds import PREFIX
 from cotenant.local.lifecycle import JobState
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
 from tests.local.engines import engine_on, in_loop
 
 

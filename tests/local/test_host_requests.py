@@ -20,7 +20,8 @@ from cotenant.local.run_files import Spec
 from cotenant.node.containment import Containment, find_containment
 from cotenant.node.host_memory import NO_LIMIT, HostMemory, find_host_memory, host_memory
 from cotenant.node.shares import Means, Shares, find_shares
-from cotenant.wire.local import JobRequest, demand_of
+from cotenant.wire.job_demands import demand_of
+from cotenant.wire.job_requests import JobRequest
 from tests.local.daemon import Daemon, running_daemon, until
 
 GROWS = """

@@ -13,7 +13,7 @@ from cotenant.local.run_files import Exit
 from cotenant.local.runs import Runs
 from cotenant.local.tenants import Tenants
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.local.engines import TWO_CARDS, engine_on, placed
 
 TRAIN = JobRequest(command=("train",), cwd="/")

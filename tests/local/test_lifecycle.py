@@ -32,7 +32,8 @@ from cotenant.local.lifecycle import (
     step,
 )
 from cotenant.local.run_files import Exit, Outcome
-from cotenant.wire.local import JobRequest, job_of
+from cotenant.wire.job_demands import job_of
+from cotenant.wire.job_requests import JobRequest
 
 REQUEST = JobRequest(command=("train",), cwd="/", retries=1)
 PLACED = Placed(Placement(job_of("j-000001", REQUEST, 0.0), Slot("local", (0,))), "binpack: fits")

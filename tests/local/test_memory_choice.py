@@ -13,7 +13,8 @@ from cotenant.local.engine import Engine
 from cotenant.local.lifecycle import JobState
 from cotenant.local.memory_choice import more
 from cotenant.wire.arrays import parse_array
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
 from cotenant.wire.profile import JobProfile
 from tests.local.engines import engine_on, finish, in_loop, with_engine
 

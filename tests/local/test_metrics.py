@@ -14,7 +14,7 @@ from cotenant.local.identity import Callers
 from cotenant.local.tokens import TokenAccess
 from cotenant.node.agent import Reported
 from cotenant.wire.agent import Steps
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.local.asgi_client import request
 from tests.metrics.nodes import series, values
 

@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from cotenant.cli.mig import mig
 from cotenant.client.client import Client
 from cotenant.errors import CotenantError
-from cotenant.wire.local import GpuView, JobView, MigPlan
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
+from cotenant.wire.mig import MigPlan
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import environment, output, standin_machine, submit_probe, values
 from tests.native import kit

@@ -17,7 +17,9 @@ from cotenant.cli.mig import mig
 from cotenant.client.problems import RefusedByDaemonError
 from cotenant.errors import CotenantError
 from cotenant.node.mps_daemon import CONTROL
-from cotenant.wire.local import GpuView, JobView, MigApplied, MigChange, MigPlan
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
+from cotenant.wire.mig import MigApplied, MigChange, MigPlan
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import environment, standin_machine, submit_probe
 from tests.native import kit

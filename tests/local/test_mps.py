@@ -28,7 +28,7 @@ from cotenant.node.devices.compute_modes import ComputeModes
 from cotenant.node.limits import GpuLimit
 from cotenant.node.mps import Crash, Mps
 from cotenant.signals import Signal
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import Daemon, until
 from tests.local.mps_machine import (
     DEFAULT,

@@ -31,8 +31,9 @@ from cotenant.local.owners import Owner
 from cotenant.local.tls import find_certificate
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
-from cotenant.wire.local import JobRequest, Pruned
+from cotenant.wire.job_requests import JobRequest
 from cotenant.wire.notices import Notice, Way, When, parse_notice
+from cotenant.wire.pruning import Pruned
 from tests.local.daemon import PATIENCE_S, Daemon, running_daemon, until
 from tests.local.engines import TWO_CARDS, Cards, engine_on, finish, in_loop
 from tests.local.users import SystemDaemon, a_user, system_daemon

@@ -25,7 +25,7 @@ from cotenant.local.logins import origin_of
 from cotenant.local.owners import Owner, account_named, account_of, own_account
 from cotenant.local.tokens import MOST_PER_USER, TokenAccess, Tokens
 from cotenant.node.sockets import Credentials, credentials_of
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.local.asgi_client import request
 from tests.local.daemon import Daemon
 from tests.local.engines import engine_on

@@ -16,7 +16,8 @@ from cotenant.local.containers import Runtime
 from cotenant.local.engine import Engine
 from cotenant.local.run_orders import PREFIX
 from cotenant.wire.arrays import parse_array
-from cotenant.wire.local import JobChange, JobRequest, JobView, described_state
+from cotenant.wire.job_requests import JobChange, JobRequest
+from cotenant.wire.job_views import JobView, described_state
 from tests.local.daemon import Daemon, running_daemon, until
 from tests.local.engines import engine_on, finish, in_loop, with_engine
 

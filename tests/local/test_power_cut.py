@@ -16,7 +16,8 @@ import pytest
 
 from cotenant.local.journal import Journal
 from cotenant.wire.arrays import Array
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import running_daemon
 from tests.native import kit
 

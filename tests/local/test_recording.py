@@ -9,7 +9,7 @@ from cotenant.history.quantities import GPU, TENANT, Entity
 from cotenant.history.store import History
 from cotenant.local.owners import own_account
 from cotenant.local.recording import THE_QUEUE, record_history, samples_of
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.local.engines import engine_on
 
 

@@ -15,7 +15,8 @@ from cotenant.local.lifecycle import JobState
 from cotenant.local.owners import Owner, own_account
 from cotenant.local.refusals import ForbiddenError, UnknownError
 from cotenant.local.reservations import PREFIX, Reservations
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
 from cotenant.wire.reservations import ReservationRequest
 from tests.local.engines import engine_on, finish, in_loop
 

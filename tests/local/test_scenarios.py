@@ -18,7 +18,8 @@ from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local.admission import RefusedError
 from cotenant.local.lifecycle import JobState
-from cotenant.wire.local import JobRequest, job_of
+from cotenant.wire.job_demands import job_of
+from cotenant.wire.job_requests import JobRequest
 from tests.local.engines import engine_on
 from tests.scenarios import test_scenarios as tables
 from tests.scenarios.loader import Scenario

@@ -19,7 +19,7 @@ from cotenant.client.terminal import Keys, Modes, connect, frame
 from cotenant.errors import CotenantError
 from cotenant.local.run_files import read_json
 from cotenant.local.terminal import MOST_CLIENTS, QUESTIONS
-from cotenant.wire.local import TerminalView
+from cotenant.wire.job_views import TerminalView
 from tests.local.daemon import Daemon, running_daemon, until
 from tests.local.screens import Screen, screen
 from tests.local.users import SystemDaemon, as_user, system_daemon

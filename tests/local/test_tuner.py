@@ -20,7 +20,7 @@ from cotenant.node.agent import Connected, Reported
 from cotenant.node.launch import Paths
 from cotenant.node.tuning import coordinator_event, message_of
 from cotenant.wire import agent as messages
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.job.serving import SOON, process, until
 from tests.local.engines import placed
 

@@ -19,7 +19,9 @@ from cotenant.local.runs import Runs
 from cotenant.local.tenants import Tenants
 from cotenant.local.unmanaged import LOOKS, STEP_MIB, Unmanaged
 from cotenant.node.devices.backend import GpuUsage, ProcessUsage
-from cotenant.wire.local import GpuView, JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 from tests.local.daemon import until
 from tests.local.engines import TWO_CARDS, Cards, placed
 from tests.local.standin_machine import environment, standin_machine, submit_probe

@@ -11,7 +11,9 @@ import pytest
 from cotenant.client.problems import NotFoundError, RefusedByDaemonError
 from cotenant.local.journal import Journal
 from cotenant.local.lifecycle import JobState, request_of, unreadable
-from cotenant.wire.local import GpuView, JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 from tests.local.daemon import Daemon, running_daemon, until
 
 FULL = {"gpus": 2, "memory": "100%"}

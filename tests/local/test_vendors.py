@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cotenant.node.devices.vendors import Vendor
-from cotenant.wire.local import GpuView
+from cotenant.wire.machine import GpuView
 from tests.local.daemon import Daemon, until
 from tests.native import kit
 

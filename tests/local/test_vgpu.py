@@ -11,7 +11,7 @@ from cotenant.core.units import MIB_BYTES
 from cotenant.local.job_slices import JobSlices
 from cotenant.node.company import SliceProcess, read_list
 from cotenant.node.limits import read_limits, write_read_only
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import standin_machine, submit_probe, values
 from tests.metrics.nodes import values as metric_values

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cotenant.client.http import exchange
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import PATIENCE_S, SOURCE, until
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from cotenant.local.identity import Callers
 from cotenant.local.tokens import TokenAccess
 from cotenant.metrics.hami import HAMI_GPU, HAMI_POD
 from cotenant.metrics.table import GPU, METRICS, TENANT, TENANT_GPU, Type
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from tests.kube.agent_node.test_metrics import Node
 from tests.kube.control_plane import a_control_plane, until
 from tests.local.engines import engine_on

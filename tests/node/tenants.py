@@ -9,7 +9,7 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.tuning.episode import Trial
 from cotenant.core.units import MiB
 from cotenant.wire.agent import Steps
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from cotenant.wire.profile import JobProfile
 
 V100 = Machine(name="local", gpus=(Gpu(uuid="GPU-0", type="V100", memory=MiB(1024)),))

@@ -22,7 +22,8 @@ from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.sim.traces import open_trace
 from cotenant.sim.traces.registry import FORMATS
-from cotenant.wire.local import JobRequest, demand_of
+from cotenant.wire.job_demands import demand_of
+from cotenant.wire.job_requests import JobRequest
 from tests.kube.pods import pod
 from tests.properties.strategies import examples
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.web.live import MOST_OF_ONE
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from tests.local.daemon import Daemon, running_daemon, until
 from tests.web.test_daemon import Reader
 

@@ -12,7 +12,7 @@ import pytest
 from cotenant.errors import InputError
 from cotenant.local.pages import address_of
 from cotenant.web.local_jobs import named
-from cotenant.wire.local import GpuView, WebLink
+from cotenant.wire.machine import GpuView, WebLink
 from tests.cli.command import environment, refusal
 from tests.local.daemon import Daemon, running_daemon, until
 

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser
 
-from cotenant.wire.local import JobView, WebLink
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import WebLink
 from cotenant.wire.tokens import NewToken
 from tests.local.daemon import until
 from tests.local.users import SystemDaemon, a_user, remove_user, system_daemon

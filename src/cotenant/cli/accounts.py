@@ -7,7 +7,7 @@ import click
 from cotenant.cli.options import output_option
 from cotenant.cli.output import emit, or_dash
 from cotenant.client.client import Client
-from cotenant.wire.local import AccountView
+from cotenant.wire.machine import AccountView
 
 
 def _of(used: float, most: float | None) -> str:

@@ -15,7 +15,8 @@ from cotenant.client.endings import ending_of, exit_code
 from cotenant.client.requests import own_size
 from cotenant.client.terminal import refuse_remote, use_terminal
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.local import ENDED, JobRequest, TerminalSize
+from cotenant.wire.job_requests import JobRequest, TerminalSize
+from cotenant.wire.job_views import ENDED
 from cotenant.wire.text import printable
 
 EPILOG = """\b

@@ -18,7 +18,7 @@ from cotenant.client.endings import ending_of
 from cotenant.client.http import at
 from cotenant.client.problems import NoDaemonError
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.local import ENDED, WAITING_OR_ACTIVE, JobView, decode_states
+from cotenant.wire.job_views import ENDED, WAITING_OR_ACTIVE, JobView, decode_states
 from cotenant.wire.text import printable
 
 CANCEL_MARGIN_S = 5.0

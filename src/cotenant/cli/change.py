@@ -15,7 +15,8 @@ from cotenant.cli.request import job_name, length
 from cotenant.client.client import Client
 from cotenant.client.http import at
 from cotenant.errors import InputError
-from cotenant.wire.local import WAITING_OR_ACTIVE, JobChange, JobView
+from cotenant.wire.job_requests import JobChange
+from cotenant.wire.job_views import WAITING_OR_ACTIVE, JobView
 
 F = TypeVar("F", bound=Callable[..., object])
 CHANGE_EPILOG = """\b

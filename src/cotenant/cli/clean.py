@@ -13,7 +13,7 @@ from cotenant.cli.prune import mib
 from cotenant.client.client import Client
 from cotenant.errors import InputError
 from cotenant.wire.cleaning import MOST_NAMED, Cleaned, CleanRequest
-from cotenant.wire.local import ENDED
+from cotenant.wire.job_views import ENDED
 from cotenant.wire.text import ago, counted
 
 COLUMNS = (

@@ -16,7 +16,7 @@ from cotenant.workloads.generator import PlannedJob
 
 if TYPE_CHECKING:
     from cotenant.kube.deploy.batches import BatchOptions
-    from cotenant.wire.local import JobView
+    from cotenant.wire.job_views import JobView
 
 
 class ClusterSubmitter:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cotenant.kube.api.client import Client
     from cotenant.kube.api.names import Json
     from cotenant.wire.arrays import Array
-    from cotenant.wire.local import JobView
+    from cotenant.wire.job_views import JobView
 
 F = TypeVar("F", bound=Callable[..., object])
 MACHINE, KUBERNETES = "machine", "kubernetes"
@@ -101,7 +101,7 @@ def submit(
 
     from cotenant.kube.deploy import jobs
     from cotenant.kube.deploy.training import job_object
-    from cotenant.wire.local import ENDED
+    from cotenant.wire.job_views import ENDED
 
     request = _request(command, options)
     job = job_object(request)
@@ -178,7 +178,7 @@ def _pods(array: "Array | None") -> tuple[int | None, int | None]:
 def jobs_of(where: Where, states: Sequence[str], limit: int) -> "list[JobView]":
     """The newest jobs in these states (all if none is given), oldest first."""
     from cotenant.kube.deploy.jobs import jobs
-    from cotenant.wire.local import described_state
+    from cotenant.wire.job_views import described_state
 
     found = in_cluster(jobs, *where)
     words = set(states)
@@ -223,7 +223,7 @@ def wait_for(where: Where, name: str, most_s: float) -> "JobView":
     """The job when it has ended, or as it is after `most_s`."""
     from cotenant.kube.deploy.jobs import one_job
     from cotenant.kube.deploy.pods import check_name
-    from cotenant.wire.local import ENDED
+    from cotenant.wire.job_views import ENDED
 
     check_name(name)
 

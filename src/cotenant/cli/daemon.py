@@ -21,7 +21,8 @@ from cotenant.core.isolation import Fallback, Rung
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.state_folder import SYSTEM_STATE, make_state_folder
 from cotenant.node.devices.vendors import REAL_NAMES, Vendor
-from cotenant.wire.local import PruneRequest, WebLink
+from cotenant.wire.machine import WebLink
+from cotenant.wire.pruning import PruneRequest
 from cotenant.wire.text import counted
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from cotenant.client.problems import NoDaemonError
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.node.foreign import core_seconds
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from cotenant.wire.text import counted
 from cotenant.workloads.driving import Ledger, Life, drive
 from cotenant.workloads.generator import PlannedJob, mix_named, plan

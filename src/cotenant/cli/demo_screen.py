@@ -13,7 +13,7 @@ import click
 from cotenant.cli.output import or_dash
 from cotenant.client.client import Client
 from cotenant.client.http import at
-from cotenant.wire.local import JobView, described_state
+from cotenant.wire.job_views import JobView, described_state
 from cotenant.wire.text import printable
 from cotenant.workloads.driving import Change
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cotenant.cli.comparison import Metrics, metrics_table, outcome, slowdown
 from cotenant.cli.output import or_dash, table
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from cotenant.wire.text import counted
 from cotenant.workloads.driving import Life
 from cotenant.workloads.generator import PlannedJob

@@ -22,7 +22,8 @@ from cotenant.client.client import Client
 from cotenant.client.http import at
 from cotenant.client.problems import RefusedByDaemonError
 from cotenant.client.requests import environment
-from cotenant.wire.local import WAITING_OR_ACTIVE, JobRequest, JobView, described_state
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import WAITING_OR_ACTIVE, JobView, described_state
 from cotenant.wire.text import counted
 from cotenant.workloads.driving import Change, Ledger, Life, drive
 from cotenant.workloads.generator import PlannedJob

@@ -11,7 +11,7 @@ from cotenant.cli.options import gpu_argument, output_option
 from cotenant.cli.output import emit, or_dash
 from cotenant.client.client import Client
 from cotenant.client.http import at
-from cotenant.wire.local import DrainRequest, GpuView
+from cotenant.wire.machine import DrainRequest, GpuView
 from cotenant.wire.text import clock
 
 POLL_S = 0.5

@@ -17,7 +17,7 @@ from cotenant.client.client import Client
 from cotenant.client.http import at
 from cotenant.client.problems import NoDaemonError
 from cotenant.errors import CotenantError
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 
 HOLD_EPILOG = """\b
 Examples:

@@ -26,7 +26,8 @@ from cotenant.client.http import at
 from cotenant.client.problems import ListedError
 from cotenant.errors import CotenantError, InputError
 from cotenant.wire.arrays import parse_array
-from cotenant.wire.local import ENDED, JobRequest, JobView, decode_states, described_state
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import ENDED, JobView, decode_states, described_state
 from cotenant.wire.text import ago, counted, duration_text, printable
 
 COLUMNS = (

@@ -142,7 +142,7 @@ def _fill(cluster: Connected, options: "BatchOptions", claim: str, size: str, sa
     from cotenant.kube.deploy.batches import preparation
     from cotenant.kube.deploy.jobs import create, one_job
     from cotenant.kube.deploy.training import job_object
-    from cotenant.wire.local import ENDED, described_state
+    from cotenant.wire.job_views import ENDED, described_state
 
     say(f"writing data sets to the volume {claim}")
     made = job_object(preparation(claim, options.image, size, options.run))

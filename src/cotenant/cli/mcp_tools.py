@@ -19,7 +19,9 @@ from cotenant.client.client import Client, encoded
 from cotenant.client.http import at
 from cotenant.client.requests import environment
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.local import GpuView, JobRequest, JobView, decode_states
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView, decode_states
+from cotenant.wire.machine import GpuView
 
 MOST_BYTES = 64 * 1024
 """of one answer"""

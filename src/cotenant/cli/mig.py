@@ -9,7 +9,7 @@ import msgspec
 from cotenant.cli.options import output_option
 from cotenant.cli.output import note, render, table
 from cotenant.client.client import Client
-from cotenant.wire.local import MigApplied, MigPlan, MigPlanRequest
+from cotenant.wire.mig import MigApplied, MigPlan, MigPlanRequest
 
 COLUMNS = (
     ("GPU", lambda one: one.gpu, False),

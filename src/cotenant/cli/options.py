@@ -84,7 +84,7 @@ def state_option(text: str) -> Callable[[F], F]:
 
 def _checked_states(_context: click.Context, _option: click.Parameter, text: str) -> str:
     """Checks a list of states, and removes spaces and empty parts."""
-    from cotenant.wire.local import decode_states
+    from cotenant.wire.job_views import decode_states
 
     return ",".join(decode_states(text))
 
@@ -175,7 +175,7 @@ def complete_queues(_context: click.Context, _parameter: click.Parameter, incomp
 
 
 def complete_states(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from cotenant.wire.local import ENDED, ENDINGS, WAITING_OR_ACTIVE
+    from cotenant.wire.job_views import ENDED, ENDINGS, WAITING_OR_ACTIVE
 
     return _last_of_list(incomplete, [*WAITING_OR_ACTIVE, *ENDED, *ENDINGS])
 

@@ -18,7 +18,8 @@ from cotenant.client.client import Client, encoded
 from cotenant.client.http import at
 from cotenant.client.problems import RefusedByDaemonError
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.local import ENDED, GpuView, JobView, described_state
+from cotenant.wire.job_views import ENDED, JobView, described_state
+from cotenant.wire.machine import GpuView
 from cotenant.wire.profile import JobProfile, Profiles, decode_profiles
 from cotenant.wire.text import ago, counted
 

@@ -10,7 +10,7 @@ from cotenant.cli.output import render, table
 from cotenant.client.client import Client
 from cotenant.core.units import MIB_BYTES
 from cotenant.errors import InputError
-from cotenant.wire.local import Pruned, PruneRequest
+from cotenant.wire.pruning import Pruned, PruneRequest
 from cotenant.wire.text import ago, counted
 
 COLUMNS = (

@@ -13,7 +13,7 @@ from cotenant.cli.options import finite
 from cotenant.client.requests import UNITS, environment, make_request, parse_seconds
 from cotenant.core.isolation import Rung
 from cotenant.errors import InputError
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 from cotenant.wire.reservations import RESERVATION_ID
 
 F = TypeVar("F", bound=Callable[..., object])

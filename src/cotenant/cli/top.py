@@ -17,7 +17,8 @@ from cotenant.cli.options import output_option
 from cotenant.cli.output import cut, or_dash, render, table
 from cotenant.cli.top_screen import MOST_QUEUED, QUEUE, Snapshot, fit, host_line
 from cotenant.client.client import Client
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 from cotenant.wire.text import ago, counted
 
 LONGEST_NAME = 18

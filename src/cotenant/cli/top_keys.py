@@ -20,7 +20,7 @@ from cotenant.cli.top_screen import Action, Snapshot, View, draw, press
 from cotenant.client.client import Client
 from cotenant.client.http import at
 from cotenant.errors import CotenantError
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 
 RESIZED_S = 0.25
 """after which a new size of the terminal is noticed"""

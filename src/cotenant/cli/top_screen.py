@@ -16,7 +16,8 @@ import msgspec
 
 from cotenant.cli.gpus import reserved, state, unmanaged
 from cotenant.cli.output import cut, or_dash
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 from cotenant.wire.text import ago, counted, printable
 
 BAR = 10

@@ -15,7 +15,7 @@ from cotenant.cli.output import render
 from cotenant.cli.request import length
 from cotenant.client.client import Client
 from cotenant.client.endings import ending_of, exit_code
-from cotenant.wire.local import ENDED, JobView
+from cotenant.wire.job_views import ENDED, JobView
 from cotenant.wire.text import printable
 
 EPILOG = """\b

@@ -7,7 +7,7 @@ import click
 from cotenant.cli.options import output_option
 from cotenant.cli.output import render
 from cotenant.client.client import Client
-from cotenant.wire.local import WebLink
+from cotenant.wire.machine import WebLink
 
 EPILOG = """\b
 Examples:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from cotenant.client.client import POLL_S, TIMEOUT_S, Client, Job, checked_end
-from cotenant.wire.local import ENDED, JobView
+from cotenant.wire.job_views import ENDED, JobView
 
 if TYPE_CHECKING:
     from typing import Unpack

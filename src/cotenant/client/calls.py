@@ -25,7 +25,7 @@ from cotenant.client.endings import ending_of
 from cotenant.client.problems import JobFailedError
 from cotenant.errors import CotenantError, InputError
 from cotenant.wire.arrays import MOST_ELEMENTS
-from cotenant.wire.local import ENDED, JobView
+from cotenant.wire.job_views import ENDED, JobView
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -15,7 +15,8 @@ from cotenant.client.addresses import Address, find_address, system_socket
 from cotenant.client.http import Response, at, exchange
 from cotenant.client.problems import JobFailedError, NoDaemonError, raise_problem
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.local import ENDED, JobList, JobRequest, JobView, decode_states
+from cotenant.wire.job_requests import JobList, JobRequest
+from cotenant.wire.job_views import ENDED, JobView, decode_states
 
 if TYPE_CHECKING:
     from typing import Unpack

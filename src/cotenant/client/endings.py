@@ -4,7 +4,7 @@
 
 import signal
 
-from cotenant.wire.local import ENDED, JobView
+from cotenant.wire.job_views import ENDED, JobView
 from cotenant.wire.text import duration_text
 
 TIMED_OUT = 124

@@ -46,7 +46,7 @@ class JobFailedError(CotenantError):
 
 def raise_problem(status: int, content: bytes) -> None:
     """Raises the error that an answer of the daemon describes."""
-    from cotenant.wire.local import Problem
+    from cotenant.wire.protocol import Problem
 
     try:
         problem = msgspec.json.decode(content, type=Problem)

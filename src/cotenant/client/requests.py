@@ -14,7 +14,7 @@ import msgspec
 
 from cotenant.errors import InputError
 from cotenant.wire.arrays import Array, check_array, parse_array
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 
 if TYPE_CHECKING:
     from cotenant.client.client import Job

@@ -23,7 +23,7 @@ from cotenant.client.http import at
 from cotenant.client.problems import NoDaemonError, RefusedByDaemonError
 from cotenant.client.requests import own_size
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.local import ENDED, JobView, TerminalView
+from cotenant.wire.job_views import ENDED, JobView, TerminalView
 
 ESCAPE, LEAVE = b"\x1d", b"d"
 """Ctrl-] and d: the keys that leave the terminal of a job"""

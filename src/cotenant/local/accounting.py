@@ -29,7 +29,7 @@ from cotenant.local.journal import Journal
 from cotenant.local.journal_schema import JournalError
 from cotenant.local.owners import Owner
 from cotenant.local.tenants import PlacedJob
-from cotenant.wire.local import AccountView
+from cotenant.wire.machine import AccountView
 
 PREFIX = "use/"
 VERSION = 1

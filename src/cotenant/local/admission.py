@@ -18,7 +18,8 @@ from cotenant.local.isolation import JobIsolation, check_wish, rung_of
 from cotenant.local.lifecycle import MoreMemory
 from cotenant.local.memory_choice import chosen, more, more_of_host
 from cotenant.local.profiles import ProfileStore
-from cotenant.wire.local import JobRequest, demand_of, job_of
+from cotenant.wire.job_demands import demand_of, job_of
+from cotenant.wire.job_requests import JobRequest
 from cotenant.wire.profile import WorkloadId, workload_of
 
 

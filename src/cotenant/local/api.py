@@ -27,24 +27,13 @@ from cotenant.local.refusals import ForbiddenError, UnknownError
 from cotenant.local.submissions import ListedError
 from cotenant.wire.cleaning import Cleaned, CleanRequest
 from cotenant.wire.explanation import WhatIf, WhatIfRequest
-from cotenant.wire.local import (
-    AccountView,
-    DrainRequest,
-    GpuView,
-    JobChange,
-    JobList,
-    JobRequest,
-    JobView,
-    MigApplied,
-    MigPlan,
-    MigPlanRequest,
-    Problem,
-    Pruned,
-    PruneRequest,
-    TerminalView,
-    WebLink,
-)
+from cotenant.wire.job_requests import JobChange, JobList, JobRequest
+from cotenant.wire.job_views import JobView, TerminalView
+from cotenant.wire.machine import AccountView, DrainRequest, GpuView, WebLink
+from cotenant.wire.mig import MigApplied, MigPlan, MigPlanRequest
 from cotenant.wire.profile import JobProfile, Profiles
+from cotenant.wire.protocol import Problem
+from cotenant.wire.pruning import Pruned, PruneRequest
 from cotenant.wire.reservations import ReservationRequest, ReservationView
 from cotenant.wire.tokens import NewToken, TokenRequest, TokenView
 

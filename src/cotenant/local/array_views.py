@@ -9,7 +9,8 @@ from cotenant.local.journal import Journal
 from cotenant.local.journal_rows import ArrayRecord, ElementCount
 from cotenant.local.lifecycle import ACTIVE, JobState
 from cotenant.wire.arrays import ELEMENT_ID, item_of
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
 from cotenant.wire.text import counted
 
 

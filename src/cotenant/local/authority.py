@@ -21,7 +21,8 @@ from cotenant.local.identity import Caller
 from cotenant.local.owners import Owner
 from cotenant.local.refusals import ForbiddenError, UnknownError
 from cotenant.wire.cleaning import CleanRequest
-from cotenant.wire.local import WAITING_OR_ACTIVE, JobRequest, JobView, decode_states
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import WAITING_OR_ACTIVE, JobView, decode_states
 
 NOT_SHOWN = "(not shown)"
 PUBLIC = ("gpus", "memory", "compute", "mig", "types", "exclusive", "priority", "isolation", "cpus", "host_memory")

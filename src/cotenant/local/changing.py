@@ -19,7 +19,9 @@ from cotenant.local.parts import Parts
 from cotenant.local.queries import Queries
 from cotenant.local.submissions import Submissions
 from cotenant.local.waiting import Waiting
-from cotenant.wire.local import JobChange, JobRequest, JobView, change_text, changed_by, element_of
+from cotenant.wire.job_checks import change_text, changed_by
+from cotenant.wire.job_requests import JobChange, JobRequest, element_of
+from cotenant.wire.job_views import JobView
 from cotenant.wire.text import counted
 
 

@@ -29,7 +29,7 @@ from cotenant.node.host_memory import NO_LIMIT, HostMemory
 from cotenant.node.launch import Paths
 from cotenant.node.measurement import OBSERVE_S
 from cotenant.node.shares import Shares
-from cotenant.wire.local import KEEP_ALL, PruneRequest
+from cotenant.wire.pruning import KEEP_ALL, PruneRequest
 
 NOT_CONTAINED = Containment(None, "")
 

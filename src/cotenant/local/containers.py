@@ -19,7 +19,7 @@ from cotenant.errors import InputError
 from cotenant.local.job_process import TOKEN
 from cotenant.local.run_files import Spec
 from cotenant.node.devices.vendors import Vendor
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 
 PODMAN, DOCKER = "podman", "docker"
 RUNTIMES = (PODMAN, DOCKER)

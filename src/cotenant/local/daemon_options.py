@@ -20,7 +20,8 @@ from cotenant.local.tls import read_certificate
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.host_memory import host_memory
 from cotenant.node.measurement import OBSERVE_S
-from cotenant.wire.local import KEEP_ALL, PruneRequest, host_memory_of
+from cotenant.wire.job_demands import host_memory_of
+from cotenant.wire.pruning import KEEP_ALL, PruneRequest
 
 SHORTEST_TOKEN = 16
 MOST_SOCKET_PATH = 100

@@ -18,7 +18,7 @@ from cotenant.local.journal_rows import array_id
 from cotenant.local.lifecycle import ENDED, JobRecord, JobState
 from cotenant.wire.arrays import ARRAY_ID
 from cotenant.wire.dependencies import Condition, Dependency, parse_dependencies
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 
 Kind = Literal["waiting", "ok", "failed", "cancelled", "removed"]
 HOW: dict[Kind, str] = {"ok": "ended well", "cancelled": "was cancelled", "removed": "was removed"}

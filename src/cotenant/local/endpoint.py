@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from cotenant.errors import InputError
 from cotenant.local.engine import Engine
-from cotenant.wire.local import MOST_BYTES
+from cotenant.wire.protocol import MOST_BYTES
 
 Handler = Callable[[Engine, Request], Awaitable[Response]]
 

@@ -16,7 +16,8 @@ from cotenant.local.notifications import NOTIFIED, SENT
 from cotenant.local.parts import Parts
 from cotenant.local.queries import Queries
 from cotenant.local.views import WaitReasons, explain
-from cotenant.wire.local import JobRequest, job_of
+from cotenant.wire.job_demands import job_of
+from cotenant.wire.job_requests import JobRequest
 from cotenant.wire.text import duration_text
 
 LINES_OF_WHY = 10

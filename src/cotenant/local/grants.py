@@ -15,7 +15,7 @@ from cotenant.local.tenants import PlacedJob
 from cotenant.node.grants import POLL_S, Grant, Member, Round, Shortage, files_in, grant, margin_of
 from cotenant.node.launch import compute_limit_of, is_throttled, of_device
 from cotenant.signals import Signal
-from cotenant.wire.local import GrantView
+from cotenant.wire.job_views import GrantView
 
 ASK_AGAIN_S = 5.0
 """after which a job that was asked to leave, and has not, is asked again"""

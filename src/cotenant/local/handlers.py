@@ -17,19 +17,13 @@ from cotenant.metrics.page import CONTENT_TYPE
 from cotenant.wire.cleaning import CleanRequest
 from cotenant.wire.codec import decode
 from cotenant.wire.explanation import WhatIfRequest
-from cotenant.wire.local import (
-    JOB_ID,
-    DrainRequest,
-    JobChange,
-    MigPlan,
-    MigPlanRequest,
-    PruneRequest,
-    WebLink,
-    decode_list,
-    decode_request,
-    decode_states,
-)
+from cotenant.wire.job_checks import decode_list, decode_request
+from cotenant.wire.job_requests import JOB_ID, JobChange
+from cotenant.wire.job_views import decode_states
+from cotenant.wire.machine import DrainRequest, WebLink
+from cotenant.wire.mig import MigPlan, MigPlanRequest
 from cotenant.wire.profile import JobProfile, decode_profiles
+from cotenant.wire.pruning import PruneRequest
 from cotenant.wire.reservations import ReservationRequest
 from cotenant.wire.tokens import TokenRequest
 

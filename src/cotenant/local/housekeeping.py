@@ -12,7 +12,7 @@ from cotenant.local.parts import Parts
 from cotenant.local.pruning import EndedJob, Pruner
 from cotenant.local.run_files import locked
 from cotenant.wire.cleaning import Cleaned
-from cotenant.wire.local import Pruned, PruneRequest
+from cotenant.wire.pruning import Pruned, PruneRequest
 from cotenant.wire.text import counted
 
 PRUNE_EVERY_S = 3600.0

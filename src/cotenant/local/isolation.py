@@ -27,7 +27,8 @@ from cotenant.node.mps import Mps
 from cotenant.node.mps_daemon import CONTROL
 from cotenant.node.offers import Offers
 from cotenant.node.partitions import Partitions
-from cotenant.wire.local import JobRequest, demand_of
+from cotenant.wire.job_demands import demand_of
+from cotenant.wire.job_requests import JobRequest
 
 UNLIMITED = (
     "not enforced: MPS limits its clients only from compute capability 7.0 on; memory and compute are reserved for the "

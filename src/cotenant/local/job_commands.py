@@ -12,7 +12,7 @@ from cotenant.local.parts import Parts
 from cotenant.local.queries import Queries
 from cotenant.local.transitions import RETRY_JOURNAL_S, Transitions
 from cotenant.local.waiting import Waiting
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from cotenant.wire.text import counted
 
 

@@ -27,7 +27,7 @@ from cotenant.node.limits import GpuLimit, limits_text, write_read_only
 from cotenant.node.mps import Mps
 from cotenant.node.shares import Means
 from cotenant.node.slices import LIMITS
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 
 MOST_PROCESSES = 512
 """of one job"""

@@ -22,7 +22,8 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.local.owners import Owner
 from cotenant.local.run_files import Exit
 from cotenant.wire.arrays import Array
-from cotenant.wire.local import JobRequest, demand_of, element_of
+from cotenant.wire.job_demands import demand_of
+from cotenant.wire.job_requests import JobRequest, element_of
 
 
 class JobState(StrEnum):

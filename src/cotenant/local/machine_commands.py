@@ -11,7 +11,7 @@ from cotenant.local.parts import Parts
 from cotenant.local.queries import Queries
 from cotenant.local.refusals import UnknownError
 from cotenant.local.transitions import Transitions
-from cotenant.wire.local import AccountView, GpuView
+from cotenant.wire.machine import AccountView, GpuView
 from cotenant.wire.reservations import ReservationRequest, ReservationView
 
 

@@ -10,7 +10,8 @@ from cotenant.core.footprint import with_margin
 from cotenant.core.units import WHOLE_MEMORY, MiB, format_memory
 from cotenant.errors import InputError
 from cotenant.local.lifecycle import MoreMemory
-from cotenant.wire.local import AUTO, JobRequest, demand_of, host_memory_of
+from cotenant.wire.job_demands import demand_of, host_memory_of
+from cotenant.wire.job_requests import AUTO, JobRequest
 from cotenant.wire.profile import JobProfile, workload_of
 
 MARGIN_PERCENT = 20

@@ -14,7 +14,7 @@ from cotenant.local.events import log_error
 from cotenant.local.lifecycle import WrongStateError
 from cotenant.local.mig_layouts import LayoutChanges, Layouts, RollbackError
 from cotenant.local.tenants import Tenants
-from cotenant.wire.local import MigApplied, MigChange, MigPlan
+from cotenant.wire.mig import MigApplied, MigChange, MigPlan
 
 LEAVE_S = 120.0
 """that jobs and MPS have to leave, beyond which nothing is changed"""

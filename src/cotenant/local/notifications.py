@@ -34,7 +34,8 @@ from cotenant.local.logins import login_environment
 from cotenant.local.run_files import Spec
 from cotenant.local.runs import Runs
 from cotenant.node.launch import ISOLATION
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView
 from cotenant.wire.notices import Way, When, parse_notice
 
 MOST_AT_A_TIME, MOST_OF_A_USER = 8, 2

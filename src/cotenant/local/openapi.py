@@ -9,7 +9,7 @@ import msgspec
 
 from cotenant import __version__
 from cotenant.local.endpoint import Endpoint
-from cotenant.wire.local import Problem
+from cotenant.wire.protocol import Problem
 
 
 def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cotenant.errors import CotenantError
 from cotenant.local.events import log_error
-from cotenant.wire.local import Pruned, PrunedJob, PruneRequest
+from cotenant.wire.pruning import Pruned, PrunedJob, PruneRequest
 
 REMOVED = ".removed"
 """the folder, among those of the jobs, with folders that are being removed"""

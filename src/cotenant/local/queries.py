@@ -52,17 +52,11 @@ from cotenant.local.views import WaitReasons, gpu_views, job_view
 from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.launch import ISOLATION
 from cotenant.wire.dependencies import parse_dependencies
-from cotenant.wire.local import (
-    AccountView,
-    GpuView,
-    JobRequest,
-    JobView,
-    MigChange,
-    MigPlan,
-    MigPlanRequest,
-    TerminalView,
-    demands_wanted,
-)
+from cotenant.wire.job_demands import demands_wanted
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView, TerminalView
+from cotenant.wire.machine import AccountView, GpuView
+from cotenant.wire.mig import MigChange, MigPlan, MigPlanRequest
 from cotenant.wire.profile import JobProfile
 from cotenant.wire.reservations import ReservationView
 

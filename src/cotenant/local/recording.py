@@ -11,7 +11,8 @@ from cotenant.history.store import History, HistoryError
 from cotenant.local.events import log_error
 from cotenant.local.queries import Queries
 from cotenant.local.tenants import Tenants
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.job_views import JobView
+from cotenant.wire.machine import GpuView
 
 RECORD_EVERY_S = 10.0
 THE_QUEUE = Entity(QUEUE, "jobs")

@@ -25,7 +25,9 @@ from cotenant.local.views import unsubmitted_view
 from cotenant.local.waiting import Waiting
 from cotenant.wire.arrays import size_of
 from cotenant.wire.dependencies import parse_dependencies
-from cotenant.wire.local import JobChange, JobRequest, JobView, changed_by, checked_request, element_of
+from cotenant.wire.job_checks import changed_by, checked_request
+from cotenant.wire.job_requests import JobChange, JobRequest, element_of
+from cotenant.wire.job_views import JobView
 from cotenant.wire.text import counted
 
 

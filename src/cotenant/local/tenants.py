@@ -15,7 +15,7 @@ from cotenant.local.run_files import read_json
 from cotenant.local.runs import Runs
 from cotenant.node.devices.backend import Running
 from cotenant.signals import Signal
-from cotenant.wire.local import JobRequest, command_digest
+from cotenant.wire.job_requests import JobRequest, command_digest
 from cotenant.wire.profile import WorkloadId, workload_of
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from cotenant.local import terminal
 from cotenant.local.config import Resources
 from cotenant.local.run_files import Spec
-from cotenant.wire.local import JobRequest
+from cotenant.wire.job_requests import JobRequest
 
 
 def terminal_path(resources: Resources, folder: Path, job: str) -> Path:

@@ -17,7 +17,7 @@ from cotenant.local.tenants import Tenants
 from cotenant.node.devices.backend import GpuUsage, ProcessUsage
 from cotenant.node.devices.processes import read_process
 from cotenant.signals import Signal
-from cotenant.wire.local import UnmanagedProcess
+from cotenant.wire.machine import UnmanagedProcess
 from cotenant.wire.text import printable
 
 LOOKS = 3

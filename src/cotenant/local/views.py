@@ -28,7 +28,10 @@ from cotenant.local.tenants import UNMANAGED
 from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
 from cotenant.wire.arrays import index_of
-from cotenant.wire.local import GpuView, GrantView, JobRequest, JobView, UnmanagedProcess, host_memory_of
+from cotenant.wire.job_demands import host_memory_of
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import GrantView, JobView
+from cotenant.wire.machine import GpuView, UnmanagedProcess
 from cotenant.wire.reservations import GpuReservation
 from cotenant.wire.text import counted
 

@@ -42,7 +42,8 @@ from cotenant.web.model import (
 )
 from cotenant.web.samples import Samples
 from cotenant.web.source import AbsentError, ForbiddenError
-from cotenant.wire.local import ENDED, WAITING_OR_ACTIVE, GpuView, JobView
+from cotenant.wire.job_views import ENDED, WAITING_OR_ACTIVE, JobView
+from cotenant.wire.machine import GpuView
 
 MOST_JOBS = 5000
 ENDED_SHOWN = 50

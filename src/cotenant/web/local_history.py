@@ -11,7 +11,7 @@ from cotenant.history.store import DAY_S, History, Seen
 from cotenant.web.local_costs import Costs, figures_of, sentences_of, table_of
 from cotenant.web.model import Charts, Day, Series, Table
 from cotenant.web.samples import Sample
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 from cotenant.wire.text import counted
 
 POINTS = 288

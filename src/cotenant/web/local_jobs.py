@@ -27,7 +27,8 @@ from cotenant.web.model import (
 )
 from cotenant.wire.explanation import WhatIf as Foreseen
 from cotenant.wire.explanation import WhatIfRequest
-from cotenant.wire.local import JobRequest, JobView, described_state
+from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_views import JobView, described_state
 from cotenant.wire.text import counted
 
 STATES = {"queued": State.WAITING, "starting": State.STARTING, "running": State.RUNNING}

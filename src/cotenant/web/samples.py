@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 
 MOST_POINTS = 600
 MOST_JOBS = 2000

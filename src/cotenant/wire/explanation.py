@@ -14,7 +14,7 @@ from cotenant.core.model import Reason, Slot
 from cotenant.core.placement.ranking import Fit
 from cotenant.core.suggestions.changes import Suggestion
 from cotenant.core.suggestions.outlook import Outlook, TenantOutlook
-from cotenant.wire.local import JobRequest, Name, Workload
+from cotenant.wire.job_requests import JobRequest, Name, Workload
 
 MOST_LISTED = 1000
 """nodes in one answer"""

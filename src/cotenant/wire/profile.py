@@ -14,7 +14,8 @@ from msgspec import Meta
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
 from cotenant.wire.codec import decode
-from cotenant.wire.local import MOST_BYTES, JobRequest, Workload, workload_name
+from cotenant.wire.job_requests import JobRequest, Workload, workload_name
+from cotenant.wire.protocol import MOST_BYTES
 
 VERSION = 1
 MOST_AVERAGED = 8

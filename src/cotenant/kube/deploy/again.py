@@ -18,7 +18,7 @@ from cotenant.kube.deploy.jobs import EVERY_S, JOBS, MARGIN_S, Job, find, view_o
 from cotenant.kube.deploy.objects import CANCELLED, JOB, OwnPod, labelled
 from cotenant.kube.deploy.session import NOT_FOUND
 from cotenant.kube.deploy.waiting import pods_of
-from cotenant.wire.local import ENDED, JobView
+from cotenant.wire.job_views import ENDED, JobView
 
 _OF_THE_CLUSTER = ("controller-uid", "job-name")
 """Labels that the cluster gives to the pods of a Job; a copy may not have them."""

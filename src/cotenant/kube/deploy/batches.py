@@ -26,7 +26,7 @@ from cotenant.kube.deploy.pods import Volume
 from cotenant.kube.deploy.session import NOT_FOUND
 from cotenant.kube.deploy.training import TrainingRequest
 from cotenant.kube.deploy.waiting import permanent_obstacle
-from cotenant.wire.local import ENDED, JobView
+from cotenant.wire.job_views import ENDED, JobView
 from cotenant.workloads.datasets import FOLDERS
 from cotenant.workloads.generator import PlannedJob
 from cotenant.workloads.registry import TASKS

@@ -20,7 +20,7 @@ from cotenant.kube.deploy.jobs import find, view_of
 from cotenant.kube.deploy.objects import JOB, OWN_PODS, OwnPod
 from cotenant.kube.deploy.session import NOT_FOUND, NoSuchObjectError
 from cotenant.kube.deploy.waiting import pods_of
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 
 POD = "pod/"
 

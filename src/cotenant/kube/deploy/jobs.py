@@ -32,7 +32,7 @@ from cotenant.kube.deploy.objects import (
 )
 from cotenant.kube.deploy.session import CONFLICT, NOT_FOUND, NoSuchObjectError
 from cotenant.kube.deploy.waiting import first_obstacle, pods_of
-from cotenant.wire.local import JobView
+from cotenant.wire.job_views import JobView
 
 EVERY_S = 0.5
 MARGIN_S = 60.0
