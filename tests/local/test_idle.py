@@ -23,10 +23,12 @@ class Watched:
     """An idle watch on one job, with the time and the use in the hands of the test."""
 
     def __init__(self, folder: Path) -> None:
-        self.now, self.used, self.found = 0.0, UNKNOWN_USAGE, list[str]()
+        self.now, self.used, self.found, self.paused = 0.0, UNKNOWN_USAGE, list[str](), False
         self.tenants = Tenants(TWO_CARDS, Runs(folder))
         settings = IdleSettings(after_s=600.0)
-        self.idle = IdleJobs(settings, lambda job: self.used, self.tenants, lambda: self.now)
+        self.idle = IdleJobs(
+            settings, lambda job: self.used, self.tenants, lambda: self.now, is_paused=lambda job: self.paused
+        )
         self.idle.found.subscribe(lambda job, text: self.found.append(f"{job} {text}"))
         self.tenants.add(placed("j", TRAIN).placement, TRAIN, 1)
 
@@ -52,6 +54,14 @@ def test_a_job_of_unknown_use_is_not_idle(tmp_path: Path) -> None:
     assert [watched.look(600.0, None) for _ in range(3)] == [None, None, None]
     watched.tenants.remove("j")
     assert watched.look(600.0, 0.0) is None
+
+
+def test_a_pause_does_not_keep_a_gpu_from_being_reported_as_unused(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    assert watched.look(1.0, 50.0) is None
+    watched.paused = True
+    assert [watched.look(300.0, busy) for busy in (0.0, None)] == [None, 600.0]
+    assert watched.found == ["j has not used its GPU for 10 min, because it is paused"]
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,10 @@ class Attempt:
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[SystemDaemon]:
-    with system_daemon("--listen", "0") as daemon:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemDaemon]:
+    accounts = tmp_path_factory.mktemp("accounts") / "accounts.yaml"
+    accounts.write_text("default: {reservations: 2}")
+    with system_daemon("--listen", "0", "--accounts", str(accounts)) as daemon:
         yield daemon
 
 

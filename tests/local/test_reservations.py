@@ -25,6 +25,8 @@ ADA = Owner(4_000_001, 4_000_002, "ada", "staff")
 BOB = Owner(4_000_003, 4_000_002, "bob", "staff")
 BOBS = Caller(owner=BOB, groups=frozenset({"staff"}))
 ROOT = Caller(owner=own_account().owner, groups=own_account().groups, administrator=True, superuser=True)
+RESERVING = AccountRules(default_reservations=ReservationLimits(2))
+"""with which all users may reserve"""
 
 
 def submit(engine: Engine, owner: Owner, **fields: object) -> JobView:
@@ -42,7 +44,7 @@ def later(hours: float = 1.0, **fields: object) -> ReservationRequest:
 
 @in_loop
 async def test_a_reserved_gpu_takes_only_jobs_that_end_in_time(tmp_path: Path) -> None:
-    with engine_on(tmp_path) as (engine, _):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, _):
         made = engine.reserve(later(gpus=2), BOBS)
         assert (made.user, made.owner, made.gpus, made.state) == ("bob", "bob", (0, 1), "pending")
         endless, short = submit(engine, ADA), submit(engine, ADA, time_s=600.0)
@@ -62,12 +64,12 @@ async def test_a_reserved_gpu_takes_only_jobs_that_end_in_time(tmp_path: Path) -
 
 @in_loop
 async def test_a_reservation_survives_a_kill_and_its_number_is_not_used_again(tmp_path: Path) -> None:
-    with engine_on(tmp_path) as (engine, _):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, _):
         first = engine.reserve(later(gpus=1), BOBS)
         engine.cancel_reservation(first.id)
         second = engine.reserve(later(on=("1",)), BOBS)
         assert second.id > first.id
-    with engine_on(tmp_path) as (engine, _):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, _):
         engine.recover()
         assert engine.queries.reservations() == [second]
         jobs = [submit(engine, ADA), submit(engine, ADA)]
@@ -77,7 +79,7 @@ async def test_a_reservation_survives_a_kill_and_its_number_is_not_used_again(tm
 
 @in_loop
 async def test_jobs_without_a_time_limit_are_spared_or_make_it_impossible(tmp_path: Path) -> None:
-    with engine_on(tmp_path) as (engine, _):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, _):
         endless = submit(engine, ADA)
         engine.schedule()
         assert engine.queries.job(endless.id).gpus == (0,)
@@ -95,7 +97,7 @@ async def test_jobs_without_a_time_limit_are_spared_or_make_it_impossible(tmp_pa
 
 @in_loop
 async def test_a_job_with_a_time_limit_is_named_with_its_end(tmp_path: Path) -> None:
-    with engine_on(tmp_path) as (engine, _):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, _):
         jobs = [submit(engine, ADA, time_s=600.0), submit(engine, ADA, time_s=1.5 * HOUR)]
         engine.schedule()
         with pytest.raises(InputError, match=f"{jobs[1].id} on GPU 1 may run until"):
@@ -107,7 +109,7 @@ async def test_a_job_with_a_time_limit_is_named_with_its_end(tmp_path: Path) -> 
 
 @in_loop
 async def test_jobs_are_evicted_at_the_start_only_if_that_was_wished(tmp_path: Path) -> None:
-    with engine_on(tmp_path) as (engine, _):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, _):
         job = submit(engine, ADA)
         engine.schedule()
         engine.reserve(ReservationRequest(length_s=HOUR, on=("0",), user=own_account().owner.user, evict=True), ROOT)
@@ -122,7 +124,7 @@ async def test_jobs_are_evicted_at_the_start_only_if_that_was_wished(tmp_path: P
 
 @in_loop
 async def test_a_job_for_a_reservation_waits_for_it(tmp_path: Path) -> None:
-    with engine_on(tmp_path) as (engine, _):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, _):
         made = engine.reserve(later(on=("1",)), BOBS)
         job = submit(engine, BOB, reservation=made.id)
         assert state(engine, job) == JobState.QUEUED
@@ -139,7 +141,7 @@ async def test_a_job_for_a_reservation_waits_for_it(tmp_path: Path) -> None:
 
 @in_loop
 async def test_bad_reservations_are_refused_with_a_sentence(tmp_path: Path) -> None:
-    with engine_on(tmp_path) as (engine, _):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, _):
         for request, words in (
             (ReservationRequest(start=time.time() - HOUR, length_s=HOUR), "is in the past"),
             (ReservationRequest(length_s=0.0), "at least 60 s"),
@@ -177,9 +179,17 @@ async def test_users_reserve_within_their_limits_and_for_themselves(tmp_path: Pa
 
 
 @in_loop
+async def test_users_reserve_nothing_unless_the_accounts_file_allows_it(tmp_path: Path) -> None:
+    with engine_on(tmp_path) as (engine, _):
+        with pytest.raises(ForbiddenError, match="bob may not reserve GPUs: no `reservations` in the accounts file"):
+            engine.reserve(later(), BOBS)
+        assert engine.reserve(later(), ROOT).gpus
+
+
+@in_loop
 async def test_a_reservation_of_a_group_is_for_its_members(tmp_path: Path) -> None:
     mine = own_account()
-    with engine_on(tmp_path) as (engine, _):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, _):
         engine.reserve(later(gpus=2, group=mine.owner.group), ROOT)
         own, other = submit(engine, mine.owner), submit(engine, ADA)
         engine.schedule()
@@ -190,7 +200,7 @@ async def test_a_reservation_of_a_group_is_for_its_members(tmp_path: Path) -> No
 
 @in_loop
 async def test_reservations_end_and_one_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
-    with engine_on(tmp_path) as (engine, journal):
+    with engine_on(tmp_path, accounts=RESERVING) as (engine, journal):
         made = engine.reserve(ReservationRequest(length_s=60.0), BOBS)
         journal.remember(f"{PREFIX}r-000077", "{")
         now = [time.time()]

@@ -32,8 +32,8 @@ Number = Annotated[float, Meta(ge=0, le=1e9)]
 Weight = Annotated[float, Meta(gt=0, le=1e6)]
 
 
-MOST_RESERVATIONS, LONGEST_RESERVATION_H, AHEAD_DAYS = 2, 24.0, 7.0
-"""of a user without a limit of the file"""
+MOST_RESERVATIONS, LONGEST_RESERVATION_H, AHEAD_DAYS = 0, 24.0, 7.0
+"""of a user for whom the file says nothing else"""
 
 
 class ReservationLimits(NamedTuple):
@@ -88,7 +88,7 @@ class OfUser(Limited, frozen=True):
     """The limits of one user, or of each user who is not listed."""
 
     reservations: Count | None = None
-    """Reservations that have not ended; null: 2."""
+    """Reservations that have not ended; null: 0. Administrators are not limited."""
     reservation_hours: Number | None = None
     """Length of one reservation; null: 24."""
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None

@@ -42,7 +42,7 @@ class IdleJobs:
         clock: Callable[[], float] = time.monotonic,
         is_paused: Callable[[str], bool] = lambda job: False,
     ) -> None:
-        """`usage_of` tells what a job uses. A job that is paused is not idle."""
+        """`usage_of` tells what a job uses. A job that is paused uses nothing, also if its use is not known."""
         self._is_paused = is_paused
         self._settings, self._usage_of, self._tenants, self._clock = settings, usage_of, tenants, clock
         self._used: dict[str, float] = {}
@@ -61,10 +61,12 @@ class IdleJobs:
         self._used = {job: since for job, since in self._used.items() if job in placed}
         self._reported &= placed.keys()
         for job, one in placed.items():
-            busy = self._usage_of(job).utilisation
-            if not one.gpus or busy is None or busy > 0 or job not in self._used or self._is_paused(job):
+            paused = self._is_paused(job)
+            busy = 0.0 if paused else self._usage_of(job).utilisation
+            if not one.gpus or busy is None or busy > 0 or job not in self._used:
                 self._used[job] = now
                 self._reported.discard(job)
             elif now - self._used[job] >= self._settings.after_s and job not in self._reported:
                 self._reported.add(job)
-                self.found.send(job, f"has not used its GPU for {(now - self._used[job]) / 60:.0f} min")
+                why = ", because it is paused" if paused else ""
+                self.found.send(job, f"has not used its GPU for {(now - self._used[job]) / 60:.0f} min{why}")

@@ -269,7 +269,9 @@ class Reservations:
         """ForbiddenError if an ordinary user reserves too much."""
         have = sum(one.owner.uid == owner.uid for one in self._stored.values())
         text = None
-        if have >= limits.most:
+        if limits.most == 0:
+            text = f"{owner.user} may not reserve GPUs: no `reservations` in the accounts file allows it"
+        elif have >= limits.most:
             text = f"{owner.user} has {have} of at most {counted(limits.most, 'reservation')}"
         elif length_s > limits.hours * 3600:
             text = f"{owner.user} may reserve for at most {limits.hours:g} h"
@@ -278,7 +280,7 @@ class Reservations:
         elif ahead_s > limits.days_ahead * 86_400:
             text = f"{owner.user} may reserve at most {limits.days_ahead:g} days ahead"
         if text is not None:
-            raise ForbiddenError(f"{text}; an administrator may reserve more")
+            raise ForbiddenError(f"{text}; administrators are not limited")
 
     def _busy(self, wanted: _Stored, machine: Machine, placed: Iterable[PlacedJob]) -> dict[int, list[Busy]]:
         """The jobs on each GPU that a reservation would not be for."""
