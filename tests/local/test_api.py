@@ -22,6 +22,7 @@ from cotenant.local import api, daemon, events
 from cotenant.local.daemon_options import Options
 from cotenant.local.endpoint import Endpoint
 from cotenant.local.engine import Engine
+from cotenant.local.handlers import MOST_REQUEST_BYTES
 from cotenant.local.identity import Callers
 from cotenant.local.openapi import describe
 from cotenant.local.run_log import Log
@@ -187,6 +188,16 @@ def test_a_request_that_makes_no_sense_says_what_was_expected(
     assert answer.status == 400
     assert sentence in answer.json()["error"]
     assert engine.queries.status()["queued"] == 0
+
+
+def test_the_requests_of_a_long_list_are_bounded(runner: asyncio.Runner, engine: Engine) -> None:
+    app = api.application(engine)
+    body = msgspec.json.encode({"command": ["x" * 32_000] * 32, "cwd": "/"})
+    for _ in range(18):
+        assert runner.run(request(app, "POST", "/v1/jobs", body)).status == 201
+    found = runner.run(request(app, "GET", "/v1/jobs?requests=1"))
+    assert len(found.body) < MOST_REQUEST_BYTES + 100_000
+    assert [job["request"] is not None for job in found.json()] == [False] * 2 + [True] * 16
 
 
 # Who may ask

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from cotenant.client.problems import RefusedByDaemonError
-from cotenant.errors import InputError
+from cotenant.errors import CotenantError, InputError
 from cotenant.local.config import Resources
 from cotenant.local.events import Events
 from cotenant.local.journal import Journal
@@ -295,6 +295,18 @@ def test_a_command_that_hangs_is_ended_with_all_of_its_processes_and_reported(tm
     ]
     assert not any(Path(f"/proc/{pid}").exists() for pid in lines(tmp_path / "pids"))
     assert len(lines(tmp_path / "pids")) == 2
+
+
+@in_loop
+async def test_a_daemon_starts_even_if_notices_cannot_be_read(tmp_path: Path) -> None:
+    with engine_on(tmp_path) as (engine, journal):
+        job = engine.submit(JobRequest(command=("true",), cwd="/")).id
+        with closing(sqlite3.connect(tmp_path / "journal.db")) as damaged:
+            damaged.execute("DROP TABLE notices")
+        with pytest.raises(CotenantError):
+            journal.oldest_notices(1)
+        engine.recover()
+        assert engine.queries.job(job).state == "queued"
 
 
 def test_notices_of_one_user_do_not_delay_those_of_another(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@
 import asyncio
 import fcntl
 import json
+import os
 from pathlib import Path
 
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
-from cotenant.local.run_files import Exit, boot_id
+from cotenant.local.run_files import VERSION, Exit, Spec, boot_id
 from cotenant.local.runs import Runs
 
 NOBODY = (1 << 22) - 1
@@ -73,6 +74,34 @@ def test_an_end_that_could_not_be_written_down_is_reported_again(tmp_path: Path)
 
     asyncio.run(watch())
     assert reports == ["ended", "ended"]
+
+
+def test_what_a_lost_run_left_behind_is_removed_while_others_are_served(tmp_path: Path) -> None:
+    """A container runtime may hang, and with it the command that removes a container."""
+    folder, go = tmp_path / "j-000001" / "1", tmp_path / "go"
+    started(folder)
+    said, removal = tmp_path / "said", f"while ! [ -e {go} ]; do sleep 0.05; done; echo removed > {tmp_path}/said"
+    spec = Spec(["x"], "/", {"PATH": os.environ["PATH"]}, after=["sh", "-c", removal])
+    (folder / "spec.json").write_text(json.dumps({"version": VERSION, **spec._asdict()}))
+    reports: list[tuple[str, bool]] = []
+
+    async def watch() -> None:
+        reported = asyncio.Event()
+
+        def seen(job: str, attempt: int, status: attempts.Status) -> None:
+            reports.append((status.state, said.exists()))
+            reported.set()
+
+        runs = Runs(tmp_path)
+        runs.changed.subscribe(seen)
+        runs.look("j-000001", 1)
+        await asyncio.sleep(0.1)
+        assert reports == [], "its slot is not free yet"
+        go.touch()
+        await soon(reported)
+
+    asyncio.run(watch())
+    assert reports == [("lost", True)]
 
 
 def test_a_start_that_fails_is_tried_again_and_says_why_meanwhile(tmp_path: Path) -> None:

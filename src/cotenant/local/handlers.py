@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The routes of the daemon's HTTP interface with short answers: jobs, GPUs, profiles, and the daemon itself."""
 
+import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,7 +21,7 @@ from cotenant.wire.codec import decode
 from cotenant.wire.explanation import WhatIfRequest
 from cotenant.wire.job_checks import decode_list, decode_request
 from cotenant.wire.job_requests import JOB_ID, JobChange
-from cotenant.wire.job_views import decode_states
+from cotenant.wire.job_views import JobView, decode_states
 from cotenant.wire.machine import DrainRequest, WebLink
 from cotenant.wire.mig import MigPlan, MigPlanRequest
 from cotenant.wire.profile import JobProfile, decode_profiles
@@ -28,6 +30,8 @@ from cotenant.wire.reservations import ReservationRequest
 from cotenant.wire.tokens import TokenRequest
 
 MOST_LISTED = 20_000
+MOST_REQUEST_BYTES = 16 * 1024 * 1024
+"""of all requests in one list of jobs"""
 
 
 async def submit(engine: Engine, request: Request) -> Response:
@@ -61,7 +65,17 @@ async def jobs(engine: Engine, request: Request) -> Response:
         found = engine.queries.jobs(states, limit, after, requests, uid=caller.owner.uid if mine else None)
     if mine:
         found = [job for job in found if job.uid == caller.owner.uid]
-    return json_response([shown_to(caller, job) for job in found])
+    return json_response(_with_bounded_requests([shown_to(caller, job) for job in found]))
+
+
+def _with_bounded_requests(views: list[JobView]) -> list[JobView]:
+    """The jobs with the requests of the newest ones only, if those of all would be too large: one request may have
+    1 MiB."""
+    left, found = MOST_REQUEST_BYTES, []
+    for view in reversed(views):
+        left -= 0 if view.request is None else len(msgspec.json.encode(view.request))
+        found.append(view if left >= 0 else replace(view, request=None))
+    return found[::-1]
 
 
 async def show(engine: Engine, request: Request) -> Response:

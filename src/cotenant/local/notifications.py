@@ -85,9 +85,10 @@ class Notifications:
         """Sends what is due, once the transaction has ended."""
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._try_to_send)
+            asyncio.get_running_loop().call_soon(self.try_to_send)
 
-    def _try_to_send(self) -> None:
+    def try_to_send(self) -> None:
+        """As `send`. If the journal cannot be read or written now, it is tried again later: jobs matter more."""
         self._is_due = False
         try:
             self.send()

@@ -73,7 +73,7 @@ class Recovery:
             if record.id not in self._queue.jobs:  # `_adopt` has queued those again whose run ended meanwhile
                 self._waiting.enqueue_record(record)
         self._report_unreadable(active)
-        self._notifications.send()
+        self._notifications.try_to_send()
         placed = (one.placement.job for one in self._tenants.placed.values())
         for job in (*placed, *self._queue.jobs.values()):
             self._learner.observe(job.demand)

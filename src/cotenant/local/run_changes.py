@@ -69,7 +69,6 @@ class RunChanges:
             more = self._admission.more_memory(request_of(record), of_host=end.of_host) if ran_out else None
             _, change = self._transitions.apply(record, Exited(end, more))
         else:
-            attempts.kill_leftovers(self._queries.folder(record))
             _, change = self._transitions.apply(record, Disappeared(rebooted=status.state == "interrupted"))
         self._transitions.announce(record.id, change)
         self._decisions.ended(record, change.state, _outcome(change))

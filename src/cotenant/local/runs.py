@@ -31,9 +31,10 @@ class Runs:
         self.delayed: dict[str, str] = {}
         """why the start of a job failed so far"""
         self.changed: Signal[[str, int, attempts.Status]] = Signal()
-        """sent with job, attempt and status: when a run is found to run, and when it is found to have ended"""
+        """sent with job, attempt and status: when a run is found to run, and when it has ended and no process of it is
+        left"""
         self._folder = folder
-        self._starters = ThreadPoolExecutor(2, "start")
+        self._starters, self._killers = ThreadPoolExecutor(2, "start"), ThreadPoolExecutor(2, "kill")
 
     def of_job(self, job: str) -> Path:
         """The folder that holds the folders of all runs of a job."""
@@ -67,6 +68,28 @@ class Runs:
             log_error(f"{job} cannot be watched now, trying again: {error.strerror}")
             loop.call_later(LOOK_AGAIN_S, self.look, job, attempt)
             return
+        if status.state == "lost":
+            self._kill_rest(job, attempt, status)
+        else:
+            self._report(job, attempt, status)
+
+    def _kill_rest(self, job: str, attempt: int, status: attempts.Status) -> None:
+        """Kills what is left of a run whose supervisor was killed, and then reports its end. It happens in a thread,
+        because processes may take seconds to die, and a container runtime may hang."""
+
+        def killed(done: asyncio.Future[int]) -> None:
+            problem = None if done.cancelled() else done.exception()
+            if problem is not None:
+                log_error(f"{job} may have left processes behind: {problem}")
+            self._report(job, attempt, status)
+
+        loop = asyncio.get_running_loop()
+        rest = loop.run_in_executor(self._killers, attempts.kill_leftovers, self.folder(job, attempt))
+        rest.add_done_callback(killed)
+
+    def _report(self, job: str, attempt: int, status: attempts.Status) -> None:
+        """Tells the listeners, and watches a run that runs."""
+        loop = asyncio.get_running_loop()
         # "new": the supervisor has not written its intent yet. "running" without a handle: it cannot be watched.
         unclear = status.state == "new" or (status.state == "running" and status.pidfd is None)
         try:
@@ -104,4 +127,5 @@ class Runs:
 
     def close(self) -> None:
         """Starts no further run."""
-        self._starters.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._starters, self._killers):
+            threads.shutdown(wait=False, cancel_futures=True)
