@@ -10,7 +10,7 @@ from cotenant.local.journal_rows import ArrayRecord, ElementCount
 from cotenant.local.lifecycle import ACTIVE, JobState
 from cotenant.wire.arrays import ELEMENT_ID, item_of
 from cotenant.wire.job_requests import JobRequest
-from cotenant.wire.job_views import JobView
+from cotenant.wire.job_views import JobView, shown_name
 from cotenant.wire.text import counted
 
 
@@ -46,11 +46,10 @@ def array_view(journal: Journal, record: ArrayRecord, *, with_request: bool) -> 
     if any(one.state in ACTIVE for one in counts):
         state = JobState.RUNNING
     failed = f"{total - done} of {counted(total, 'element')} did not end well" if ended and done < total else None
-    command = ("unknown",) if request is None else request.command
     outcome = None if not ended else "cancelled" if cancelled else "exited"
     return JobView(
         id=record.id,
-        name=(request and request.name) or command[0].rpartition("/")[2],
+        name="unknown" if request is None else shown_name(request.name, request.command[0]),
         named=request is not None and request.name is not None,
         user="" if first is None else first.user,
         uid=None if first is None else first.uid,

@@ -35,7 +35,7 @@ from cotenant.local.run_files import Spec
 from cotenant.local.runs import Runs
 from cotenant.node.launch import ISOLATION
 from cotenant.wire.job_requests import JobRequest
-from cotenant.wire.job_views import JobView
+from cotenant.wire.job_views import JobView, shown_name
 from cotenant.wire.notices import Way, When, parse_notice
 
 MOST_AT_A_TIME, MOST_OF_A_USER = 8, 2
@@ -220,7 +220,7 @@ def _view(record: JobRecord) -> JobView:
     return JobView(
         id=record.id,
         user=record.user,
-        name=request.name or request.command[0].rpartition("/")[2],
+        name=shown_name(request.name, request.command[0]),
         state=record.state,
         submitted=record.submitted,
         started=record.started,

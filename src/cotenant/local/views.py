@@ -30,7 +30,7 @@ from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
 from cotenant.wire.arrays import index_of
 from cotenant.wire.job_demands import host_memory_of
 from cotenant.wire.job_requests import JobRequest
-from cotenant.wire.job_views import GrantView, JobView
+from cotenant.wire.job_views import GrantView, JobView, shown_name
 from cotenant.wire.machine import GpuView, UnmanagedProcess
 from cotenant.wire.reservations import GpuReservation
 from cotenant.wire.text import counted
@@ -80,7 +80,7 @@ def job_view(
         user=record.user,
         uid=record.uid,
         named=request.name is not None,
-        name=_name(request.name, request.command[0]) + ("" if index is None else f"[{index}]"),
+        name=shown_name(request.name, request.command[0]) + ("" if index is None else f"[{index}]"),
         state=record.state,
         submitted=record.submitted,
         started=record.started,
@@ -115,16 +115,11 @@ def unsubmitted_view(request: JobRequest, owner: Owner, submitted: float) -> Job
         user=owner.user,
         uid=owner.uid,
         named=request.name is not None,
-        name=_name(request.name, request.command[0]),
+        name=shown_name(request.name, request.command[0]),
         state=JobState.QUEUED,
         submitted=submitted,
         request=replaced(request, env={}),
     )
-
-
-def _name(name: str | None, program: str) -> str:
-    """The name of a job, or what it is called after its command."""
-    return name or program.rpartition("/")[2]
 
 
 def _host_memory(text: str | None) -> int | None:

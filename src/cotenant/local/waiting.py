@@ -9,6 +9,7 @@ from cotenant.local.lifecycle import JobRecord, Unsatisfiable, request_of, unrea
 from cotenant.local.parts import Parts
 from cotenant.local.queries import Queries
 from cotenant.local.transitions import Transitions
+from cotenant.wire.job_views import shown_name
 
 
 class Waiting:
@@ -27,7 +28,7 @@ class Waiting:
         if self._dependencies.add(job.id, request) or self._bounds.add(record):
             return
         self._queue.add(job)
-        self._decisions.queued(job, request.name or request.command[0].rpartition("/")[2], record.owner)
+        self._decisions.queued(job, shown_name(request.name, request.command[0]), record.owner)
         self._wake.set()
 
     def enqueue_after(self, pause_s: float, record: JobRecord) -> None:

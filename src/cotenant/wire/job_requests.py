@@ -18,7 +18,8 @@ from cotenant.wire.reservations import Reserved
 AUTO = "auto"
 """memory as the profile of the workload says"""
 BatchSize = Annotated[int, Meta(ge=1, le=1 << 24)]
-Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)")]
+LONGEST_NAME = 100
+Name = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)")]
 Word = Annotated[str, Meta(min_length=1, max_length=32_768)]
 NoticeText = Annotated[str, Meta(min_length=1, max_length=2000)]
 Workload = Annotated[str, Meta(min_length=1, max_length=200)]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from cotenant.errors import InputError
-from cotenant.wire.job_requests import JobRequest
+from cotenant.wire.job_requests import LONGEST_NAME, JobRequest
 
 WAITING_OR_ACTIVE = ("queued", "starting", "running")
 ENDED = ("finished", "cancelled", "interrupted", "lost")
@@ -98,6 +98,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     drift: tuple[str, ...] = ()
     """GPUs whose driver reports a different memory use than the job's processes recorded"""
     tuning: tuple[dict[str, Any], ...] = ()
+
+
+def shown_name(name: str | None, program: str) -> str:
+    """The name of a job, or what it is called after its program."""
+    return name or program.rpartition("/")[2][:LONGEST_NAME]
 
 
 def described_state(job: JobView) -> str:
