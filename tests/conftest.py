@@ -31,6 +31,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("cotenant", deadline=None)
 settings.load_profile("cotenant")
 
+# All that a collection of tests creates stays: see `pytest_collection_finish`.
+gc.disable()
+
 
 @pytest.fixture(scope="session")
 def data() -> Path:
@@ -82,3 +85,4 @@ def pytest_collection_finish() -> None:
     """Thousands of tests and all modules stay until the end: garbage collections need not look at them."""
     gc.collect()
     gc.freeze()
+    gc.enable()

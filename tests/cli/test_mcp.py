@@ -7,14 +7,9 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("mcp", reason="needs the extra `mcp`")
-
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
 
 from cotenant.cli import cluster_jobs, inspect, mcp_tools
 from cotenant.errors import CotenantError
@@ -22,12 +17,19 @@ from cotenant.kube.inspect.report import ClusterUse, NodeUse
 from tests.cli.command import START, refusal
 from tests.local.daemon import Daemon
 
+if TYPE_CHECKING:
+    from mcp import ClientSession
+
 READING = {"status", "gpus", "jobs", "job", "log", "history", "why", "report", "what_if"}
 ACTING = {"submit", "cancel"}
 
 
-def ask(env: dict[str, str], act: Callable[[ClientSession], Awaitable[None]], *options: str) -> None:
+def ask(env: dict[str, str], act: Callable[["ClientSession"], Awaitable[None]], *options: str) -> None:
     """Starts the server, lets a client use it, and ends it."""
+    # Imported here, because every test process imports this module and one of them runs its tests.
+    pytest.importorskip("mcp", reason="needs the extra `mcp`")
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
 
     async def run() -> None:
         server = StdioServerParameters(command=START[0], args=[*START[1:], "mcp", *options], env=env)
@@ -42,7 +44,7 @@ def ask(env: dict[str, str], act: Callable[[ClientSession], Awaitable[None]], *o
     asyncio.run(run())
 
 
-async def call(session: ClientSession, tool: str, **arguments: Any) -> tuple[bool, str]:
+async def call(session: "ClientSession", tool: str, **arguments: Any) -> tuple[bool, str]:
     """Whether the tool failed, and its text."""
     result = await session.call_tool(tool, arguments)
     return bool(result.is_error), "".join(getattr(part, "text", "") for part in result.content)
@@ -52,7 +54,7 @@ async def call(session: ClientSession, tool: str, **arguments: Any) -> tuple[boo
 def test_an_assistant_reads_and_cannot_act(daemon: Daemon, env: dict[str, str]) -> None:
     ended = daemon.ended(daemon.submit("echo", "hello", memory="100MiB").id).id
 
-    async def act(session: ClientSession) -> None:
+    async def act(session: "ClientSession") -> None:
         found = {tool.name: tool for tool in (await session.list_tools()).tools}
         assert found.keys() == READING
         assert all(tool.annotations and tool.annotations.read_only_hint for tool in found.values())
@@ -81,7 +83,7 @@ def test_an_assistant_reads_and_cannot_act(daemon: Daemon, env: dict[str, str]) 
 
 
 def test_actions_are_offered_only_if_they_are_enabled(daemon: Daemon, env: dict[str, str], tmp_path: Path) -> None:
-    async def act(session: ClientSession) -> None:
+    async def act(session: "ClientSession") -> None:
         found = {tool.name: tool for tool in (await session.list_tools()).tools}
         assert found.keys() == READING | ACTING
         hints = found["cancel"].annotations
@@ -103,7 +105,7 @@ def test_actions_are_offered_only_if_they_are_enabled(daemon: Daemon, env: dict[
 
 
 def test_without_a_daemon_tools_say_so(tmp_path: Path, env: dict[str, str]) -> None:
-    async def act(session: ClientSession) -> None:
+    async def act(session: "ClientSession") -> None:
         failed, text = await call(session, "gpus")
         assert failed
         assert "no daemon is running" in text

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cotenant.kube.codec.cambricon import CAMBRICON, CAMBRICON_SMLU
 from cotenant.kube.codec.dialect import Dialect
@@ -15,6 +14,7 @@ from cotenant.kube.codec.gpushare import GPUSHARE, IADEEP
 from cotenant.kube.codec.keys import PREFIX
 from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.codec.vgpu import VGPU
+from tests.tables import tables_of
 from tools.reference.parity import ROOT, VERDICTS, Row, rows
 
 ROWS = [row for listed in rows().values() for row in listed]
@@ -34,7 +34,7 @@ def test_each_row_names_a_test_or_a_reason(row: Row) -> None:
 def names_in(file: Path) -> list[str]:
     """The tests of a file: functions that pytest collects, or the cases of a YAML table."""
     if file.suffix == ".yaml":
-        return [case["name"] for case in yaml.safe_load_all(file.read_text())]
+        return [case["name"] for case in tables_of(file)]
     functions = [
         one.name for one in ast.parse(file.read_text()).body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
     ]

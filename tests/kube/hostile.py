@@ -12,8 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import yaml
-
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.policy import GPU_POLICY, NODE_POLICY, POLICY
@@ -21,6 +19,7 @@ from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.scheduler.resize import RESIZE
 from tests.kube.pods import pod_object
+from tests.tables import tables_in
 
 Json = dict[str, Any]
 Place = tuple[Any, Any]
@@ -92,8 +91,7 @@ VALUES: list[Any] = [
 
 def valid_pods() -> list[Json]:
     """Return the pods of the dialects' tables, valid or not, and some without GPUs."""
-    files = sorted((Path(__file__).parent / "dialects").glob("*.yaml"))
-    cases = [case for file in files for case in yaml.safe_load_all(file.read_text())]
+    cases = [case for _, case in tables_in(Path(__file__).parent / "dialects")]
     found = [
         pod_object(
             case["containers"],

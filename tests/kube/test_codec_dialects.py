@@ -24,7 +24,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from cotenant.core.model import Container, ContainerKind, Demand, Link, Slot
 from cotenant.core.units import MiB
@@ -39,6 +38,7 @@ from cotenant.kube.codec.paths import LIMITS
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import Settings
 from tests.kube.pods import NODE, UID, pod
+from tests.tables import tables_in
 
 CHOSEN = {"mib": replace(GPUSHARE, memory_unit=MiB(1)), "env-share": replace(CAMBRICON, env_share=True)}
 MOMENT = 1_700_000_000_000_000_000
@@ -48,8 +48,7 @@ Case = dict[str, Any]
 
 def cases(key: str) -> list[Any]:
     """Those that have this key."""
-    files = sorted((Path(__file__).parent / "dialects").glob("*.yaml"))
-    found = [(file.stem, case) for file in files for case in yaml.safe_load_all(file.read_text())]
+    found = tables_in(Path(__file__).parent / "dialects")
     return [pytest.param(case, id=f"{stem}: {case['name']}") for stem, case in found if key in case]
 
 

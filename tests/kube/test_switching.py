@@ -29,14 +29,14 @@ from cotenant.kube.state.cluster import ClusterState
 from cotenant.kube.webhook.mutation import mutate
 from tests.kube.reviews import admitted, refusal, review
 from tests.kube.worlds import node, placer_of, state_of, waiting
+from tests.tables import tables_in
 
 Case = dict[str, Any]
 TWO: Case = {"n1": {"gpus": 2}, "n2": {"gpus": 2}}
 
 
 def cases() -> list[Any]:
-    files = sorted((Path(__file__).parent / "switching").glob("*.yaml"))
-    found = [(file.stem, case) for file in files for case in yaml.safe_load_all(file.read_text())]
+    found = tables_in(Path(__file__).parent / "switching")
     return [pytest.param(system, case, id=f"{system}: {case['name']}") for system, case in found]
 
 

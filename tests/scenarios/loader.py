@@ -35,8 +35,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.isolation import USUAL, Rung
@@ -49,6 +47,7 @@ from cotenant.core.placement.ranking import Policy
 from cotenant.core.queueing.backfill import Ends
 from cotenant.core.sharing.speeds import Tabled, TenantSet, tenant_set_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds, parse_compute, parse_memory, parse_percent
+from tests.tables import tables_in
 
 Table = Mapping[str, Any]
 Answer = str | list[str] | dict[str, str]
@@ -79,8 +78,7 @@ class Scenario:
 
 
 def load_all(folder: Path) -> list[Scenario]:
-    files = sorted(folder.glob("*.yaml"))
-    return [load(table) for file in files for table in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+    return [load(table) for _, table in tables_in(folder)]
 
 
 def load(table: Table) -> Scenario:

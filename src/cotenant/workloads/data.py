@@ -6,13 +6,15 @@ Synthetic labels depend on the inputs through some noise, so a falling loss mean
 numpy arrays: this module compiles nothing.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from cotenant.errors import InputError
-from cotenant.workloads.nn import Arrays
 
+Arrays = Mapping[str, np.ndarray]
+"""samples by name; the first axis of each array counts them"""
 CLASSES = 10
 MOST_BYTES = 64 << 20
 """of synthetic samples in memory"""

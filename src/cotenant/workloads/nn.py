@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from cotenant.workloads.data import Arrays
+
 Params = dict[str, jax.Array]
 Batch = dict[str, jax.Array]
 Model = Callable[["Net", Batch], jax.Array]
@@ -163,10 +165,6 @@ def _adam(
 
 SGD = Optimiser(lambda params: [_zeros(params)], _momentum)
 ADAM = Optimiser(lambda params: [_zeros(params), _zeros(params), {"count": jnp.zeros(())}], _adam)
-
-
-Arrays = Mapping[str, np.ndarray]
-"""samples by name; the first axis of each array counts them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cotenant.workloads.nn import Arrays, Net, Params, Program, initial
+from cotenant.workloads.data import Arrays
+from cotenant.workloads.nn import Net, Params, Program, initial
 from cotenant.workloads.registry import Task
 
 
