@@ -72,6 +72,6 @@ def claims_of_pods(engine: Engine) -> list[Json]:
 
 def test_what_claims_cannot_express_is_refused_because_nothing_else_gives_gpus(engine: Engine) -> None:
     with pytest.raises(RefusedError, match="a claim cannot express this request"):
-        engine.create("lends", {MEMORY: 2048}, annotations={"cotenant.io/request-memory": "1000"})
+        engine.create("lends", {MEMORY: 2048}, annotations={"cotenant.io/isolation": "mig"})
     with pytest.raises(RefusedError, match="404"):
         engine.cluster.get(path_of("lends"))

@@ -54,19 +54,53 @@ def test_a_pod_of_each_dialect_gets_a_claim_from_a_template(amounts: dict[str, A
     assert template_of(template) is not None
 
 
-@pytest.mark.parametrize(
-    "annotations",
-    [
-        {"cotenant.io/memory": "auto", "cotenant.io/workload": "w"},
-        {"cotenant.io/isolation": "mps"},
-        {"cotenant.io/request-memory": "1000"},
-        {"cotenant.io/latency": "p99=50ms"},
-    ],
-)
+@pytest.mark.parametrize("annotations", [{"cotenant.io/isolation": "mig"}, {"cotenant.io/mig": "1g.5gb"}])
 def test_what_claims_cannot_express_stays_with_the_device_plugin(annotations: dict[str, str]) -> None:
     new = admitted(written(SLICE, annotations=annotations), CONVERT)
     assert "resourceClaims" not in new["spec"]
     assert new["spec"]["schedulerName"] == "cotenant-scheduler"
+
+
+AUTO = {"cotenant.io/memory": "auto", "cotenant.io/workload": "w"}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "annotations", "template", "added"),
+    [
+        (SLICE, {"cotenant.io/isolation": "mps"}, "cotenant-1x-4096mib-25c", {}),
+        (SLICE, {"cotenant.io/latency": "p99=50ms"}, "cotenant-1x-4096mib-25c", {}),
+        (SLICE, AUTO, "cotenant-1x-4096mib-25c", {}),
+        ({"nvidia.com/gpu": 1}, AUTO, "cotenant-1x-auto", {}),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30}, AUTO, "cotenant-1x-auto-30c", {}),
+        (
+            SLICE,
+            {"cotenant.io/request-memory": "1000", "cotenant.io/limit-compute": "50"},
+            "cotenant-1x-1000mib-25c",
+            {"cotenant.io/limit-memory": '{"app-0":"4096"}', "cotenant.io/limit-compute": '{"app-0":"50"}'},
+        ),
+    ],
+)
+def test_what_annotations_say_means_the_same_with_claims(
+    amounts: dict[str, Any], annotations: dict[str, str], template: str, added: dict[str, str]
+) -> None:
+    new = admitted(written(amounts, annotations=annotations), CONVERT)
+    (claim,) = new["spec"]["resourceClaims"]
+    assert claim["resourceClaimTemplateName"] == template
+    assert new["metadata"]["annotations"] == {**annotations, **added}
+    assert admitted(new, CONVERT) == new
+    made = template_of(template)
+    assert made is not None
+    (config,) = made["spec"]["spec"]["devices"]["config"]
+    parameters = config["opaque"]["parameters"]
+    assert parameters["memory"] == ("auto" if "auto" in template else f"{template.split('-')[2].removesuffix('mib')}Mi")
+
+
+def test_wishes_in_variables_are_kept_when_a_pod_is_converted() -> None:
+    made = written(SLICE)
+    made["spec"]["containers"][0]["env"] = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
+    new = admitted(made, CONVERT)
+    assert new["spec"]["resourceClaims"]
+    assert new["metadata"]["annotations"] == {"cotenant.io/compute-policy": "always"}
 
 
 def test_pods_without_gpus_and_clusters_without_the_setting_are_left_alone() -> None:
@@ -81,8 +115,8 @@ def test_without_the_device_plugin_a_pod_is_converted_or_refused() -> None:
     assert "resourceClaims" not in admitted(written({}), only)["spec"]
     amd = admitted(written({"amd.com/gpu": 1}), only)
     assert amd["spec"]["schedulerName"] == "cotenant-scheduler", "claims are for NVIDIA GPUs"
-    by_mps = written(SLICE, annotations={"cotenant.io/isolation": "mps"})
-    assert "a claim cannot express this request" in refusal(mutate(review(by_mps), only))
+    in_instance = written(SLICE, annotations={"cotenant.io/isolation": "mig"})
+    assert "a claim cannot express this request" in refusal(mutate(review(in_instance), only))
     no_templates = KubeSettings(claims=ClaimsPart(enabled=True, only=True))
     assert "name a claim instead of resources" in refusal(mutate(review(written(SLICE)), no_templates))
     with pytest.raises(InputError, match=r"claims\.only: needs claims\.enabled"):
@@ -103,7 +137,7 @@ def test_a_privileged_pod_is_refused_before_it_is_converted() -> None:
         (Container(memory_percent=Percent(25), compute=MilliGpu(10)), "cotenant-1x-25pct-1c"),
         (Container(memory_percent=WHOLE_MEMORY, compute=WHOLE_GPU), "cotenant-1x-whole"),
         (Container(memory=MiB(1), mig="1g.10gb"), None),
-        (Container(memory=MiB(1), memory_limit=MiB(2)), None),
+        (Container(memory=MiB(1), memory_limit=MiB(2), compute=MilliGpu(0)), "cotenant-1x-1mib"),
         (Container(memory_percent=WHOLE_MEMORY, compute=MilliGpu(500)), None),
     ],
 )

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from cotenant.core.isolation import Fallback, Offer, Rung
-from cotenant.core.model import Container, Reason
+from cotenant.core.model import ANY_PROFILE, Container, Reason
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, PodClaim
-from cotenant.kube.codec.assignment import mps_rung
+from cotenant.kube.codec.assignment import Share, mps_rung
 from cotenant.kube.codec.claimed import Claimed, ClaimPart
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import Settings
@@ -56,9 +56,9 @@ class Cluster:
         return str(found)
 
 
-def claiming() -> Pod:
+def claiming(wish: Rung | None = None) -> Pod:
     """A pod that requests its GPUs by a claim."""
-    one = waiting("claiming", {})
+    one = waiting("claiming", {}, annotations={} if wish is None else {ISOLATION: wish})
     spec = msgspec.structs.replace(one.spec, resource_claims=(PodClaim(name="gpu", resource_claim_name="gpu"),))
     return msgspec.structs.replace(one, spec=spec)
 
@@ -105,23 +105,63 @@ def test_a_gpu_under_mps_takes_clients_of_mps_only_and_the_others_go_elsewhere()
     assert "that no job of another isolation than mps uses" in other.refusal(pod("b", "mps"))
 
 
-@pytest.mark.parametrize("settings", [IsolationPart(), IsolationPart(default=Rung.MPS)])
-def test_a_pod_with_claims_shares_no_gpu_with_clients_of_mps(settings: IsolationPart) -> None:
+def by_claims(cluster: Cluster, *parts: ClaimPart, joined: tuple[ClaimPart, ...] = ()) -> Settings:
+    claimed = Claimed(options=(parts,) if parts else (), joined=joined, node="n1" if joined else None)
+    return Settings(granted_rung=cluster.settings.granted_rung, claimed=lambda pod: claimed)
+
+
+def part(request: str = "gpu", given: tuple[Share, ...] = ()) -> ClaimPart:
+    small = Container(memory=MiB(100), compute=MilliGpu(0))
+    return ClaimPart(holder="app-0", claim="uid", request=request, container=small, given=given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wish"),
+    [(IsolationPart(), Rung.MPS), (IsolationPart(default=Rung.MPS), None)],
+    ids=["wish", "default"],
+)
+def test_a_pod_with_claims_gets_the_rung_that_any_pod_gets(settings: IsolationPart, wish: Rung | None) -> None:
     cluster = Cluster(VOLTA, VOLTA, settings=settings)
     cluster.place("client", "mps")
     (client,) = cluster.state.allocations_on("n1").values()
-    part = ClaimPart(
-        holder="app-0", claim="uid", request="gpu", container=Container(memory=MiB(100), compute=MilliGpu(0))
-    )
-    claimed = Claimed(options=((part,),))
-    by_claims = Settings(granted_rung=cluster.settings.granted_rung, claimed=lambda pod: claimed)
-    choice = chosen(placer_of(cluster.state, settings=by_claims), claiming(), "n1")
+    placer = placer_of(cluster.state, settings=by_claims(cluster, part()))
+    choice = chosen(placer, claiming(wish), "n1")
     assert choice.allocation is not None
-    assert _uuids(choice.allocation) & _uuids(client) == set()
+    assert _uuids(choice.allocation) == _uuids(client)
+    assert mps_rung(choice.allocation.record) is Rung.MPS
+    assert choice.annotations["cotenant.io/0.COTENANT_ISOLATION"] == "mps"
     one_gpu = Cluster(VOLTA, settings=settings)
     one_gpu.place("client", "mps")
-    found = placer_of(one_gpu.state, settings=by_claims).choose(claiming(), "n1", 0.0, 1)
+    found = placer_of(one_gpu.state, settings=by_claims(one_gpu, part())).choose(claiming(Rung.PRELOAD), "n1", 0.0, 1)
     assert "GPUs under MPS take no such job" in str(found)
+
+
+def test_a_wish_with_claims_is_refused_or_falls_back_as_any_other() -> None:
+    refuses = Cluster(PLAIN)
+    with pytest.raises(InputError, match="has no MPS"):
+        request_of(claiming(Rung.MPS), by_claims(refuses, part()))
+    falls = Cluster(VOLTA, settings=IsolationPart(fallback=Fallback.NEXT))
+    request = request_of(claiming(Rung.MPS), by_claims(falls, part("a"), part("b")))
+    assert request.constraints.rung is Rung.PRELOAD
+    assert "each GPU has an MPS control daemon of its own" in request.note, "two requests are two GPUs"
+    assert request_of(claiming(Rung.MIG), by_claims(falls, part())).demand.mig == ANY_PROFILE
+
+
+def test_a_pod_that_joins_a_claim_has_the_isolation_of_those_that_use_it() -> None:
+    cluster = Cluster(VOLTA, VOLTA, settings=IsolationPart(default=Rung.MPS))
+    by_mps = part(given=(Share(gpu="GPU-n1-0", memory=100, compute=0, rung=Rung.MPS),))
+    plain = part(given=(Share(gpu="GPU-n1-0", memory=100, compute=0),))
+    for wish in (None, Rung.MPS):
+        assert request_of(claiming(wish), by_claims(cluster, joined=(by_mps,))).demand.gpus == 0
+    for wish, own, joined, sentence in (
+        (Rung.PRELOAD, (), by_mps, "the pods that use its ResourceClaim have isolation mps"),
+        (Rung.MPS, (), plain, "are no clients of MPS"),
+        (None, (part("more"),), by_mps, "must be the only claim to GPUs of a pod"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            request_of(claiming(wish), by_claims(cluster, *own, joined=(joined,)))
+    beside = request_of(claiming(None), by_claims(cluster, part("more"), joined=(plain,)))
+    assert beside.constraints.rung is Rung.PRELOAD, "a pod has one isolation"
 
 
 def test_the_rung_survives_a_restart_of_the_scheduler() -> None:

@@ -25,7 +25,7 @@ from cotenant.kube.agent.allocating import at
 from cotenant.kube.agent.mps import NodeMps, clients_of
 from cotenant.kube.agent.mps_messages import Client, Look, Ready, State
 from cotenant.kube.agent.mps_supervisor import SOCKET, Supervisor, accept_all, listen
-from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.objects import Pod, PodClaim
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record, record_of
 from cotenant.node.mps import Mps
 from tests.kube.agent.supervisor_process import OWNER
@@ -182,6 +182,21 @@ def test_a_crash_closes_the_gpu_until_it_is_clean_and_the_next_start_works(world
         assert world.mode == DEFAULT
         world.start(world.pods[0])
         assert world.mode == EXCLUSIVE
+
+
+def test_after_a_crash_a_client_with_a_claim_finds_a_control_daemon_though_kubelet_asks_nobody(world: World) -> None:
+    replace = msgspec.structs.replace
+    with world.supervised():
+        plain = client("a")
+        world.pods.append(replace(plain, spec=replace(plain.spec, resource_claims=(PodClaim(name="gpu"),))))
+        world.start(world.pods[0])
+        first = world.control
+        os.kill(first, signal.SIGKILL)
+        world.run(lambda: world.mps.closed, lambda: not world.mps.closed and UUID in world.mps._state.up)
+        world.run(lambda: world.mode == EXCLUSIVE and world.control != first)
+        world.pods.clear()
+        world.run(lambda: not world.mps._state.up and not processes_in(world.folder))
+        assert (processes_in(world.folder), world.mode) == ([], DEFAULT)
 
 
 def test_a_supervisor_that_starts_again_finds_its_control_daemon(world: World) -> None:

@@ -13,14 +13,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.core.model import ContainerKind, Gpu, Machine
+from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
-from cotenant.kube.agent.allocating import HostPlaces, at, prepare, renew_slice, slice_name
+from cotenant.kube.agent.allocating import HostPlaces, at, ensure_slice, prepare, renew_slice, slice_name
+from cotenant.kube.agent.claim_files import slice_of_claim
 from cotenant.kube.agent.grants import PodGrants
 from cotenant.kube.agent.jobs import PROCESSES_NAME
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec
+from cotenant.kube.api.objects import Metadata, Pod, PodClaim, PodContainer, PodSpec
 from cotenant.kube.api.objects import Node as NodeObject
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
 from cotenant.kube.codec.grants import Grants, grants_of
@@ -65,30 +66,46 @@ class Node:
     async def _list(self) -> list[Listed]:
         return self.listed
 
-    def add(self, name: str, share: Share, kind: ContainerKind = ContainerKind.APP) -> kit.Slice:
+    def add(self, name: str, share: Share) -> kit.Slice:
         """A pod with one container, whose slice is there."""
-        uid = f"uid-{name}"
-        record = Record(pod=uid, node="n1", containers=(Held(number=0, kind=kind, gpus=(share,)),))
-        spec = PodSpec(containers=(PodContainer(name="main"),), node_name="n1")
-        about = Metadata(name=name, namespace="team", uid=uid, annotations={RECORD: encode_record(record)})
-        self.pods[uid] = Pod(metadata=about, spec=spec)
+        self._add_pod(name, Held(number=0, gpus=(share,)))
         device = f"{kit.gpu()}::{len(self.pods)}"
         renew_slice(self.host, COUNT, [device])
         self.listed.append(
             Listed(namespace="team", pod=name, container="main", resource=COUNT, devices=frozenset((device,)))
         )
+        return self._place(name, share, slice_name(COUNT, [device]))
+
+    def add_user(self, name: str, share: Share, claim: str) -> kit.Slice:
+        """A pod with one container that uses a claim, which is prepared; kubelet lists no device of it."""
+        self._add_pod(name, Held(number=0, gpus=(share,), claim=claim, request="gpu"))
+        ensure_slice(self.host, slice_of_claim(claim))
+        return self._place(name, share, slice_of_claim(claim))
+
+    def _add_pod(self, name: str, held: Held) -> None:
+        record = Record(pod=f"uid-{name}", node="n1", containers=(held,))
+        claims = (PodClaim(name="gpu", resource_claim_name=held.claim),) if held.claim else ()
+        spec = PodSpec(containers=(PodContainer(name="main"),), node_name="n1", resource_claims=claims)
+        annotations = {RECORD: encode_record(record)}
+        about = Metadata(name=name, namespace="team", uid=record.pod, annotations=annotations)
+        self.pods[record.pod] = Pod(metadata=about, spec=spec)
+
+    def _place(self, name: str, share: Share, slice_: str) -> kit.Slice:
         self.agent.pods_changed()
         limit = GpuLimit(kit.gpu(), share.memory * MIB)
         if share.memory_limit:
             limit = GpuLimit(kit.gpu(), 0, request_bytes=share.memory * MIB, most_bytes=share.memory_limit * MIB)
-        limits = Limits(gpus=(limit,), region=self.host.regions.seen / slice_name(COUNT, [device]))
+        limits = Limits(gpus=(limit,), region=self.host.regions.seen / slice_)
         place = self.folder / name
         place.mkdir()
-        (place / "limits").write_text(limits_text(replace(limits, grants=self.grants_file(device))))
+        (place / "limits").write_text(limits_text(replace(limits, grants=self._grants_in(slice_))))
         return kit.Slice(place)
 
     def grants_file(self, device: str) -> Path:
-        return self.host.slices.seen / slice_name(COUNT, [device]) / PROCESSES_NAME / GRANTS.name
+        return self._grants_in(slice_name(COUNT, [device]))
+
+    def _grants_in(self, slice_: str) -> Path:
+        return self.host.slices.seen / slice_ / PROCESSES_NAME / GRANTS.name
 
     def probe(self, place: kit.Slice) -> AbstractContextManager[Probe]:
         return probe(place, memory_mib=CARD_MIB, state=str(self.folder / "gpus"))
@@ -139,6 +156,26 @@ def test_a_container_borrows_and_its_owner_gets_it_back_though_the_agent_was_kil
             await node.until(lambda: wanting.answers)
             assert wanting.answers == [0]
             await node.until(lambda: not node.lacks())
+
+    asyncio.run(story())
+
+
+def test_pods_that_share_a_claim_borrow_together_and_what_they_have_counts_once(node: Node) -> None:
+    async def story() -> None:
+        shared, owner = node.add_user("far", elastic(4096, 8000), "c1"), node.add("owner", elastic(4096, 8000))
+        also = node.add_user("near", elastic(4096, 8000), "c1")
+        with node.probe(shared) as one, node.probe(also) as two, node.probe(owner) as other:
+            assert await allocate(node, one, 0, 5000) == 0  # more than its request: the owner uses nothing
+            assert await allocate(node, two, 0, 1000) == 0
+            wanting = Allocation(other, 0, 3900)
+            await node.until(lambda: node.lacks() == [("uid-owner", ["uid-far"])])
+            one.process.kill()
+            await node.until(lambda: wanting.answers)
+            assert wanting.answers == [0]
+            del node.pods["uid-far"]
+            node.agent.pods_changed()
+            assert await allocate(node, two, 1, 2000) == 0  # within the request of the claim, which the other pod has
+            assert await allocate(node, two, 2, 2000) != 0
 
     asyncio.run(story())
 

@@ -13,15 +13,18 @@ A container that is not known to have a slice yet is granted nothing, and its fi
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
+
+import msgspec
 
 from cotenant.core.footprint import NOTHING, claims
 from cotenant.core.model import ContainerKind, Demand, Gpu, Machine
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliGpu
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.agent.allocating import HostPlaces, slice_name
+from cotenant.kube.agent.claim_files import slice_of_claim
 from cotenant.kube.agent.jobs import PROC, PROCESSES_NAME, pod_of, slice_of
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.api.error_log import ErrorLog
@@ -52,6 +55,8 @@ class _Tenant(NamedTuple):
     pod: tuple[str, str]
     container: str
     shares: tuple[Share, ...]
+    slice: str = ""
+    """The name of its slice, if it has its GPUs by a ResourceClaim; kubelet lists that of another container."""
 
 
 class PodGrants:
@@ -72,7 +77,9 @@ class PodGrants:
         self._listed, self._publish, self._error_log = listed, publish, error_log
         self._changed = asyncio.Event()
         self._records: dict[str, Record] = {}
-        """Of all pods with GPUs that have not ended."""
+        """Of all pods with GPUs that have not ended; what several pods have by one claim is in that of the oldest."""
+        self._known: frozenset[str] = frozenset()
+        """UIDs of these pods."""
         self._leaving: frozenset[str] = frozenset()
         self._tenants: tuple[_Tenant, ...] = ()
         self._slices: dict[Key, str] = {}
@@ -103,13 +110,15 @@ class PodGrants:
 
     def _take_pods(self) -> None:
         pods = [pod for pod in self._pods() if not has_ended(pod)]
-        known = {pod.metadata.uid: (pod, record) for pod in pods if (record := valid_record(pod)) is not None}
-        self._records = {uid: record for uid, (_, record) in known.items()}
-        self._leaving = frozenset(uid for uid, (pod, _) in known.items() if leaves_soon(pod))
+        known = list(_counted_once([(pod, record) for pod in pods if (record := valid_record(pod)) is not None]))
+        self._known = frozenset(pod.metadata.uid for pod, _ in known)
+        self._records = {pod.metadata.uid: record for pod, record in known if record.containers}
+        self._leaving = frozenset(pod.metadata.uid for pod, _ in known if leaves_soon(pod))
         before = {one.key for one in self._tenants}
-        self._tenants = tuple(one for pod, record in known.values() for one in _tenants(pod, record))
+        self._tenants = tuple(one for pod, record in known for one in _tenants(pod, record))
         keys = {one.key for one in self._tenants}
         self._slices = {key: name for key, name in self._slices.items() if key in keys}
+        self._slices |= {one.key: one.slice for one in self._tenants if one.slice}
         if keys - before:
             self._list_due, self._soon_until = 0.0, time.monotonic() + SOON_S
         if before and not keys:
@@ -219,7 +228,7 @@ class PodGrants:
                 name = slice_of(process.pid, self._host.slices.seen, self._proc)
                 if name is not None:
                     held[name, gpu.uuid] += amount
-                elif pod_of(process.pid, self._records, self._proc) is None:
+                elif pod_of(process.pid, self._known, self._proc) is None:
                     foreign[gpu.uuid] += amount
         self._held = usage, held, foreign
 
@@ -254,12 +263,22 @@ def _tenants(pod: Pod, record: Record) -> Iterable[_Tenant]:
         names = container_names(pod)
     except InputError:  # an annotation was changed since
         names = ()
-    for held in record.containers:
-        is_known = held.number < len(names)
-        if is_known and held.kind is not ContainerKind.INIT and any(share.is_elastic for share in held.gpus):
-            about = pod.metadata
-            shares = tuple(share for share in held.gpus if share.is_elastic)
-            yield _Tenant((about.uid, held.number), (about.namespace, about.name), names[held.number], shares)
+    about = pod.metadata
+    for held in {held.number: held for held in reversed(record.containers)}.values():
+        shares = tuple(share for share in record.held_by(held.number) if share.is_elastic)
+        if shares and held.number < len(names) and held.kind is not ContainerKind.INIT:
+            name = slice_of_claim(held.claim) if held.claim else ""  # the first claim of a container brings its slice
+            yield _Tenant((about.uid, held.number), (about.namespace, about.name), names[held.number], shares, name)
+
+
+def _counted_once(pods: Sequence[tuple[Pod, Record]]) -> Iterator[tuple[Pod, Record]]:
+    """Pods and their records, oldest first. What pods share by a claim is only in the first of their records, as its
+    limits are those of the oldest pod (`claim_uses.py`)."""
+    counted: set[str] = set()
+    for pod, record in sorted(pods, key=lambda one: (one[0].metadata.creation_timestamp or "", one[0].metadata.uid)):
+        own = tuple(held for held in record.containers if held.claim not in counted)
+        counted |= {held.claim for held in own if held.claim}
+        yield pod, record if len(own) == len(record.containers) else msgspec.structs.replace(record, containers=own)
 
 
 def _key(name: str) -> Key:

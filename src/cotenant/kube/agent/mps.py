@@ -104,11 +104,23 @@ class NodeMps:
                 self._state = msgspec.structs.replace(self._state, installed=False)
                 if before.installed or clients_of(self._pods()):
                     self._report(f"{AWAY}: {error.strerror or error}")
+            opened = before.closed.keys() - self._state.closed.keys()
             if (self._state.installed, self._state.closed) != (before.installed, before.closed):
                 for uuid in self._state.closed.keys() - before.closed.keys():
                     self._report(f"GPU {uuid} takes no pods: {self._state.closed[uuid].why}")
                 self._changed()
+            await self._start_again(opened)
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _start_again(self, opened: Collection[str]) -> None:
+        """Makes GPUs ready that are open again and have clients by ResourceClaims: kubelet has a claim prepared once,
+        and asks nobody before it starts a container again."""
+        clients = clients_of(pod for pod in self._pods() if pod.spec.resource_claims) if opened else {}
+        for uuid in sorted(opened & clients.keys()):
+            try:
+                await self._ready(uuid, clients[uuid])
+            except CotenantError as error:  # then it is closed again, and tried again when it is open
+                self._report(str(error))
 
     async def start(self, pod: Pod, shares: Collection[Share]) -> dict[str, list[Any]]:
         """Makes the GPU of a container ready that is about to start; the CDI edits that it needs as a client of MPS.
@@ -120,20 +132,24 @@ class NodeMps:
             await self._free({share.gpu for share in shares})
             return {}
         # The largest, if an init container and another one cannot be told apart: the vGPU library knows its own limit.
-        share, sizes = max(mine, key=_size), {gpu.uuid: gpu.memory for gpu in self._machine.gpus}
-        if share.gpu not in sizes:
-            raise CotenantError(f"the node has no GPU {share.gpu}")
+        share = max(mine, key=_size)
+        own = Client(compute=share.compute, memory=share.memory)
+        await self._ready(share.gpu, {pod.metadata.uid: own})
+        return edits_of(share, self._folder)
+
+    async def _ready(self, uuid: str, clients: Mapping[str, Client]) -> None:
+        """Starts the control daemon of a GPU for these clients and those that are known; CotenantError if it cannot."""
+        sizes = {gpu.uuid: gpu.memory for gpu in self._machine.gpus}
+        if uuid not in sizes:
+            raise CotenantError(f"the node has no GPU {uuid}")
         async with self._turn:
-            clients = clients_of(self._pods()).get(share.gpu, {})
-            clients.setdefault(pod.metadata.uid, Client(compute=share.compute, memory=share.memory))
-            request = Ready(gpu=share.gpu, memory=sizes[share.gpu], clients=clients)
+            everybody = {**clients, **clients_of(self._pods()).get(uuid, {})}
             try:
-                self._state = await asyncio.to_thread(self._ask, request)
+                self._state = await asyncio.to_thread(self._ask, Ready(gpu=uuid, memory=sizes[uuid], clients=everybody))
             except OSError as error:
                 raise CotenantError(f"{AWAY}: {error.strerror or error}") from None
             if self._state.error:
                 raise CotenantError(self._state.error)
-        return edits_of(share, self._folder)
 
     async def _free(self, gpus: Collection[str]) -> None:
         """Waits until MPS has left these GPUs: before, no process outside of MPS can use them."""

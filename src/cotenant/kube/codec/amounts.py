@@ -48,6 +48,8 @@ def parse_quantity(written: str | int) -> Fraction:
 MEMORY_UNIT = own_key("memory-unit")
 """Annotation: the unit in which the pod states memory, if it is not that of the dialect."""
 UNITS = {"MiB": MiB(1), "GiB": GIB}
+AUTO = "auto"
+"""Stands for the memory that the profile of a workload says."""
 
 _ALL = Percent(100)
 _LARGEST = (1 << 63) - 1
@@ -71,6 +73,15 @@ class Amounts:
     """Resources whose amount the webhook replaces, or removes (None), so that kubelet counts no more than the core."""
     named: frozenset[str] = frozenset()
     """Resources that it states, each on one GPU."""
+    by_claim: bool = False
+    """Whether a ResourceClaim states them."""
+
+    def missing(self, what: str, resource: str | None) -> str:
+        """A sentence on an amount that it does not state."""
+        how = (
+            "state it in the parameters of its ResourceClaim" if self.by_claim else f"write {resource or 'it'} as well"
+        )
+        return f"the container states no {what}; {how}"
 
     @property
     def memory_name(self) -> str | None:

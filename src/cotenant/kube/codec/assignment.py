@@ -105,14 +105,22 @@ def _summed(shares: Iterable[Share]) -> tuple[Share, ...]:
     sums: dict[str, Share] = {}
     for share in shares:
         other = sums.get(share.gpu)
-        sums[share.gpu] = (
-            share
-            if other is None
-            else msgspec.structs.replace(
-                other, memory=other.memory + share.memory, compute=min(WHOLE_GPU, other.compute + share.compute)
-            )
-        )
+        sums[share.gpu] = share if other is None else _sum(other, share)
     return tuple(sums.values())
+
+
+def _sum(one: Share, other: Share) -> Share:
+    """What a container has of a GPU by two requests: it may use more than it requests if it may by one of them."""
+    memory, compute = one.memory + other.memory, min(WHOLE_GPU, one.compute + other.compute)
+    most = sum(max(share.memory, share.memory_limit) for share in (one, other))
+    limit = min(WHOLE_GPU, sum(max(share.compute, share.compute_limit) for share in (one, other)))
+    return msgspec.structs.replace(
+        one,
+        memory=memory,
+        compute=compute,
+        memory_limit=most if most > memory else 0,
+        compute_limit=limit if limit > compute else 0,
+    )
 
 
 def record_for(pod: Pod, request: PodRequest, slot: Slot, machine: Machine) -> Record:

@@ -20,7 +20,7 @@ from cotenant.core.model import ANY_PROFILE, Container
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.claims import ClaimConfiguration, DeviceClaim, DeviceClass, DeviceConstraint, ExactRequest
-from cotenant.kube.codec.amounts import parse_quantity
+from cotenant.kube.codec.amounts import AUTO, parse_quantity
 from cotenant.kube.codec.selecting import Fleet, Selected
 from cotenant.kube.codec.settings import MOST_GPUS, MOST_MEMORY
 from cotenant.wire.text import printable
@@ -54,11 +54,17 @@ class GpuShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     api_version: Literal["gpu.cotenant.io/v1"]
     kind: Literal["GpuShare"]
     memory: str | int = ""
-    """A quantity of bytes, such as 4Gi."""
+    """A quantity of bytes, such as 4Gi. `auto`: what the profile of the pod's workload says."""
     memory_percent: Annotated[int, Meta(ge=1, le=99)] | None = None
     """Of the memory of each GPU, instead of an amount."""
     compute: Annotated[int, Meta(ge=0, le=100)] = 0
     """Percent of the compute; 0 claims none and is not limited."""
+    memory_limit: str | int = ""
+    """What the containers may use while others leave it free; they are guaranteed `memory`."""
+    memory_limit_percent: Annotated[int, Meta(ge=1, le=100)] | None = None
+    """The same as a percentage, beside `memoryPercent`."""
+    compute_limit: Annotated[int, Meta(ge=1, le=100)] | None = None
+    """Percent of the compute that they may have while no other container requests it; they are guaranteed `compute`."""
 
 
 class Part(NamedTuple):
@@ -66,6 +72,8 @@ class Part(NamedTuple):
 
     request: str
     container: Container
+    automatic: bool = False
+    """Whether a profile says how much memory it needs. Until there is one, it is as much as the container states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,72 +196,115 @@ def _alternatives(
         raise InputError(
             f"device class {_short(one.device_class_name)} is for other devices; request them by a claim of their own"
         )
-    container = _amounts(devices, request, name, one, own)
+    part = _amounts(devices, request, name, one, own)
     conditions = (*(() if own is None else own.spec.selectors), *one.selectors)
     texts = tuple(each.cel.expression for each in conditions if each.cel is not None)
     if around.fleet is None:
-        yield Part(name, container)
+        yield part
         return
     if one.allocation_mode == "All":
-        yield from _all_of_a_node(name, container, around.fleet().selected(texts))
+        yield from _all_of_a_node(part, around.fleet().selected(texts))
         return
     if one.allocation_mode not in ("", "ExactCount"):
         raise InputError(f"allocationMode: {_short(one.allocation_mode)} is not known; write ExactCount or All")
     if not 1 <= one.count <= MOST_GPUS:
         raise InputError(f"{one.count} GPUs, expected 1 to {MOST_GPUS}")
-    container = replace(container, gpus=one.count)
+    container = replace(part.container, gpus=one.count)
     if texts:
         container = _among(container, around.fleet().selected(texts))
-    yield Part(name, container)
+    yield part._replace(container=container)
 
 
 def _among(container: Container, selected: Selected) -> Container:
     return container if selected.every else replace(container, use_uuids=selected.uuids)
 
 
-def _all_of_a_node(name: str, container: Container, selected: Selected) -> Iterator[Part]:
+def _all_of_a_node(part: Part, selected: Selected) -> Iterator[Part]:
     """All selected GPUs of a node, the nodes with most of them first."""
     counts: dict[int, set[str]] = {}
     for uuids in selected.by_node.values():
         counts.setdefault(len(uuids), set()).update(uuids)
     for count in sorted(counts, reverse=True):
-        yield Part(name, replace(container, gpus=min(count, MOST_GPUS), use_uuids=frozenset(counts[count])))
+        found = replace(part.container, gpus=min(count, MOST_GPUS), use_uuids=frozenset(counts[count]))
+        yield part._replace(container=found)
 
 
 # Amounts
 
 
-def _amounts(devices: DeviceClaim, request: str, name: str, one: ExactRequest, own: DeviceClass | None) -> Container:
+def _amounts(devices: DeviceClaim, request: str, name: str, one: ExactRequest, own: DeviceClass | None) -> Part:
     """What a request needs of each GPU: by its capacity requests, by parameters of the claim, by those of its class."""
     asked = _capacity(one)
     stated = _parameters(devices.config, {request, name}) or (
         None if own is None else _parameters(own.spec.config, set())
     )
+    whole = Container(memory_percent=WHOLE_MEMORY, memory=MiB(0), compute=WHOLE_GPU)
     if one.device_class_name in (WHOLE, MIG):
         if stated is not None or asked:
             what = "GPUs" if one.device_class_name == WHOLE else "MIG instances"
             raise InputError(
                 f"class {one.device_class_name} is for whole {what}; remove the amounts, or use class {SHARED}"
             )
-        if one.device_class_name == MIG:
-            return Container(memory_percent=WHOLE_MEMORY, memory=MiB(0), compute=WHOLE_GPU, mig=ANY_PROFILE)
-    elif "memory" in asked:
-        if stated is not None:
-            raise InputError("the memory is stated both as a capacity and as a parameter; remove one of them")
-        return Container(memory=_memory(asked["memory"]), compute=_compute(asked.get("compute", 0)))
-    elif stated is not None:
-        compute = _compute(asked["compute"]) if "compute" in asked else MilliGpu(stated.compute * 10)
-        if (stated.memory == "") is (stated.memory_percent is None):
-            raise InputError("parameters need either memory or memoryPercent")
-        if stated.memory_percent is not None:
-            return Container(memory_percent=Percent(stated.memory_percent), compute=compute)
-        return Container(memory=_memory(stated.memory), compute=compute)
-    elif one.device_class_name == SHARED:
-        raise InputError(
-            f"class {SHARED} needs the memory, as a capacity request or as parameters such as {{apiVersion:"
-            f" {PARAMETERS}, kind: GpuShare, memory: 4Gi}}; for whole GPUs, use class {WHOLE}"
-        )
-    return Container(memory_percent=WHOLE_MEMORY, memory=MiB(0), compute=WHOLE_GPU)
+        return Part(name, whole if one.device_class_name == WHOLE else replace(whole, mig=ANY_PROFILE))
+    if stated is None and "memory" not in asked:
+        if one.device_class_name == SHARED:
+            raise InputError(
+                f"class {SHARED} needs the memory, as a capacity request or as parameters such as {{apiVersion:"
+                f" {PARAMETERS}, kind: GpuShare, memory: 4Gi}}; for whole GPUs, use class {WHOLE}"
+            )
+        return Part(name, whole)
+    share = GpuShare(api_version="gpu.cotenant.io/v1", kind="GpuShare") if stated is None else stated
+    compute = _compute(asked["compute"]) if "compute" in asked else MilliGpu(share.compute * 10)
+    if share.memory == AUTO:
+        if "memory" in asked or share.memory_percent is not None or _limits(share):
+            raise InputError(f"memory: {AUTO} leaves the amount to a profile; remove the other amounts of memory")
+        return Part(name, replace(whole, compute=compute), automatic=True)
+    if "memory" in asked and (share.memory != "" or share.memory_percent is not None):
+        raise InputError("the memory is stated both as a capacity and as a parameter; remove one of them")
+    return Part(name, _with_limits(_requested(asked, share, compute), share))
+
+
+def _requested(asked: Mapping[str, str | int], share: GpuShare, compute: MilliGpu) -> Container:
+    """What is guaranteed."""
+    if "memory" in asked:
+        return Container(memory=_memory("memory", asked["memory"]), compute=compute)
+    if (share.memory == "") is (share.memory_percent is None):
+        raise InputError("parameters need either memory or memoryPercent")
+    if share.memory_percent is not None:
+        return Container(memory_percent=Percent(share.memory_percent), compute=compute)
+    return Container(memory=_memory("memory", share.memory), compute=compute)
+
+
+def _limits(share: GpuShare) -> bool:
+    """Whether limits above requests are stated."""
+    return share.memory_limit != "" or share.memory_limit_percent is not None or share.compute_limit is not None
+
+
+def _with_limits(container: Container, share: GpuShare) -> Container:
+    """The container with its limits, if they are above what it requests."""
+    in_percent = container.memory_percent is not None
+    if (share.memory_limit != "" and in_percent) or (share.memory_limit_percent is not None and not in_percent):
+        raise InputError("the memory and its limit are stated in different units; use two amounts or two percentages")
+    if share.memory_limit != "":
+        most = _memory("memoryLimit", share.memory_limit)
+        _check_limit("memoryLimit", container.memory, most, "MiB")
+        container = replace(container, memory_limit=most if most > container.memory else None)
+    if share.memory_limit_percent is not None and container.memory_percent is not None:
+        percent = Percent(share.memory_limit_percent)
+        _check_limit("memoryLimitPercent", container.memory_percent, percent, "%")
+        container = replace(container, memory_limit_percent=percent if percent > container.memory_percent else None)
+    if share.compute_limit is not None:
+        if not container.compute:
+            raise InputError("computeLimit: no compute is requested; write compute as well, which is guaranteed")
+        _check_limit("computeLimit", container.compute // 10, share.compute_limit, "%")
+        limit = MilliGpu(share.compute_limit * 10)
+        container = replace(container, compute_limit=limit if limit > container.compute else None)
+    return container
+
+
+def _check_limit(what: str, request: int, limit: int, unit: str) -> None:
+    if limit < request:
+        raise InputError(f"{what}: {limit} {unit} is below the request of {request} {unit}; write no less than it")
 
 
 def _capacity(one: ExactRequest) -> Mapping[str, str | int]:
@@ -278,13 +329,13 @@ def _parameters(config: Iterable[ClaimConfiguration], requests: set[str]) -> Gpu
         raise InputError(f"parameters for driver {DRIVER}: {printable(str(error)[:200])}") from None
 
 
-def _memory(written: str | int) -> MiB:
+def _memory(what: str, written: str | int) -> MiB:
     try:
         mib = -(-parse_quantity(written) // MIB_BYTES)
     except ValueError as error:
-        raise InputError(f"memory: {error}") from None
+        raise InputError(f"{what}: {error}") from None
     if not 1 <= mib <= MOST_MEMORY:
-        raise InputError(f"memory: {printable(str(written)[:40])}, expected an amount of up to 1 TiB, such as 4Gi")
+        raise InputError(f"{what}: {printable(str(written)[:40])}, expected an amount of up to 1 TiB, such as 4Gi")
     return MiB(int(mib))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from cotenant.core.model import Container
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY
 from cotenant.kube.api.claims import VERSION
+from cotenant.kube.codec.amounts import AUTO
 from cotenant.kube.codec.claim_requests import DRIVER, PARAMETERS, SHARED, WHOLE
 from cotenant.kube.codec.settings import MOST_GPUS
 
@@ -20,22 +21,25 @@ LABELS = {"app.kubernetes.io/managed-by": "cotenant"}
 REQUEST = "gpu"
 _NAME = re.compile(
     r"cotenant-(?P<gpus>[1-9]\d{0,3})x-(?:(?P<whole>whole)"
-    r"|(?:(?P<memory>[1-9]\d{0,6})mib|(?P<percent>[1-9]\d?)pct)(?:-(?P<compute>[1-9]\d{0,2})c)?)",
+    r"|(?:(?P<memory>[1-9]\d{0,6})mib|(?P<percent>[1-9]\d?)pct|(?P<auto>auto))(?:-(?P<compute>[1-9]\d{0,2})c)?)",
     re.ASCII,
 )
 
 
-def template_name(container: Container) -> str | None:
-    """The name of the template that requests the same; None if a claim cannot request it."""
-    if container.memory_limit is not None or container.memory_limit_percent is not None:
-        return None
-    if container.compute_limit is not None or container.mig is not None or not 1 <= container.gpus <= MOST_GPUS:
+def template_name(container: Container, *, automatic: bool = False) -> str | None:
+    """The name of the template that requests the same; None if a claim cannot request it.
+
+    Limits above requests are not in it: the annotations of the pod state them. `automatic`: a profile says how much
+    memory it needs.
+    """
+    if container.mig is not None or not 1 <= container.gpus <= MOST_GPUS:
         return None
     count = f"cotenant-{container.gpus}x"
-    if container.memory_percent == WHOLE_MEMORY:
+    if container.memory_percent == WHOLE_MEMORY and not automatic:
         return f"{count}-whole" if container.compute == WHOLE_GPU else None
     amount = f"{container.memory}mib" if container.memory_percent is None else f"{container.memory_percent}pct"
-    name = f"{count}-{amount}" + (f"-{container.compute // 10}c" if container.compute else "")
+    compute = f"-{container.compute // 10}c" if container.compute else ""
+    name = f"{count}-{AUTO if automatic else amount}{compute}"
     return name if _NAME.fullmatch(name) else None
 
 
@@ -46,7 +50,8 @@ def template_of(name: str) -> dict[str, Any] | None:
         return None
     device_class, config = WHOLE, []
     if not found["whole"]:
-        amount = {"memory": f"{found['memory']}Mi"} if found["memory"] else {"memoryPercent": int(found["percent"])}
+        amount: dict[str, Any] = {"memory": AUTO if found["auto"] else f"{found['memory']}Mi"}
+        amount = {"memoryPercent": int(found["percent"])} if found["percent"] else amount
         compute = {"compute": int(found["compute"])} if found["compute"] else {}
         parameters = {"apiVersion": PARAMETERS, "kind": "GpuShare", **amount, **compute}
         device_class, config = SHARED, [{"opaque": {"driver": DRIVER, "parameters": parameters}}]

@@ -21,6 +21,8 @@ class ClaimPart:
     """UID."""
     request: str
     container: Container
+    automatic: bool = False
+    """Whether a profile says how much memory it needs."""
     given: "tuple[Share, ...]" = ()
     """What the claim has already, because another pod uses it too."""
 

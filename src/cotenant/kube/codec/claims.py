@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.core.model import ContainerKind
+from cotenant.core.model import Container, ContainerKind
 from cotenant.errors import InputError
 from cotenant.kube.api.claims import AllocatedDevice, ResourceClaim
 from cotenant.kube.api.objects import Pod, containers_of, has_ended, time_text
@@ -85,7 +85,10 @@ def claimed_by(pod: Pod, claims: Mapping[str, ResourceClaim], read: Callable[[Re
                         holder=holder,
                         claim=claim.metadata.uid,
                         request=part.request,
-                        container=replace(part.container, kind=kind),
+                        container=replace(
+                            _ending(part.container) if kind is ContainerKind.INIT else part.container, kind=kind
+                        ),
+                        automatic=part.automatic,
                     )
                     for part in option
                 )
@@ -129,6 +132,11 @@ def _holders(pod: Pod, claims: Mapping[str, ResourceClaim]) -> dict[str, tuple[C
         kind, container, _ = next((one for one in users if one[0] is not ContainerKind.INIT), users[0])
         found[name] = kind, container
     return found
+
+
+def _ending(container: Container) -> Container:
+    """An init container, which has what it requests: it ends before others could give anything back."""
+    return replace(container, memory_limit=None, memory_limit_percent=None, compute_limit=None)
 
 
 def holder_of(pod: Pod, name: str) -> str:

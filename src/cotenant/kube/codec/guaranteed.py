@@ -95,7 +95,7 @@ def _with_memory(name: str, amounts: Amounts, annotations: Mapping[str, str]) ->
     resource = dialect.memory_percent if one.memory_percent is not None else amounts.memory_name
     if resource is None or resource not in amounts.named:
         key = REQUEST_MEMORY if wanted is not None else LIMIT_MEMORY
-        raise InputError(f"annotation {key}: the container states no memory; write {dialect.memory} as well")
+        raise InputError(f"annotation {key}: {amounts.missing('memory', dialect.memory)}")
     own = Quantity(one.memory if one.memory_percent is None else one.memory_percent, one.memory_percent is not None)
     request, limit = _checked(REQUEST_MEMORY, wanted or own, LIMIT_MEMORY, most or own)
     if not request.is_percent and request.number % amounts.unit:
@@ -122,7 +122,7 @@ def _with_compute(name: str, amounts: Amounts, annotations: Mapping[str, str]) -
     one, resource = amounts.container, amounts.dialect.compute
     if resource is None or resource not in amounts.named:
         key = REQUEST_COMPUTE if wanted is not None else LIMIT_COMPUTE
-        raise InputError(f"annotation {key}: the container states no compute; write {resource or 'it'} as well")
+        raise InputError(f"annotation {key}: {amounts.missing('compute', resource)}")
     own = Quantity(one.compute // 10, is_percent=True)
     request, limit = _checked(REQUEST_COMPUTE, wanted or own, LIMIT_COMPUTE, most or own)
     above = MilliGpu(limit.number * 10) if limit > request else None

@@ -5,6 +5,7 @@
 It has no CPU cores and memory of the host: kube-scheduler has checked them before it calls the extender.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,9 +20,10 @@ from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
-from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
+from cotenant.kube.codec.amounts import AUTO, Amounts, amounts_of, has_gpu_alone
 from cotenant.kube.codec.claimed import NOTHING_CLAIMED, Claimed, ClaimPart
 from cotenant.kube.codec.constraints import constraints_of
+from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.guaranteed import check_names, is_elastic, stated, with_guarantee
 from cotenant.kube.codec.isolation import ISOLATION, is_enforced, wish_of
 from cotenant.kube.codec.keys import own_key
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 NUMBERS = own_key("containers")
 """Annotation: the names of all containers at admission; the number of a container is its place in this list."""
-MEMORY, AUTO = own_key("memory"), "auto"
+MEMORY = own_key("memory")
 """Annotation: the memory is that of the workload's profile."""
 UNKNOWN_HERE = MeasuredMemory(MiB(1))
 """Stands for an amount that only the scheduler knows: part of a GPU, however much."""
@@ -58,6 +60,8 @@ class ContainerRequest:
     """UID of the ResourceClaim by which it requests them."""
     request: str = ""
     """Of that claim."""
+    automatic: bool = False
+    """Whether the claim leaves its memory to a profile."""
     given: "tuple[Share, ...]" = ()
     """What it has by that claim, because another pod uses it too."""
 
@@ -124,15 +128,15 @@ def _request_for(
     gpus = sum(one.amounts.container.gpus for one in containers)
     if gpus > MOST_GPUS:  # each one adds annotations, and the API server limits their size
         raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
-    if stated(pod.metadata.annotations):
+    if stated(pod.metadata.annotations) and containers:
         containers = _guaranteed(pod, containers)
     joined = tuple(_claim_requests(pod, claimed.joined, settings))
-    everything, note = [*containers, *joined], ""
+    everything, note, rung_note = [*containers, *joined], "", ""
     constraints = _constraints(pod, everything, settings)
     if claimed.one_numa:
         constraints = replace(constraints, one_numa=True)
-    _check_elastic(pod, containers, constraints)
-    if MEMORY in pod.metadata.annotations:
+    _check_elastic(pod, containers, constraints, settings if claimed else None)
+    if containers and (MEMORY in pod.metadata.annotations or any(one.automatic for one in containers)):
         if pod.spec.node_name:  # its assignment says how much it has
             containers = [_placed_automatic(pod, one, settings) for one in containers]
         else:
@@ -141,11 +145,10 @@ def _request_for(
         containers = [replace(one, amounts=replace(one.amounts, unit=MiB(1))) for one in containers]
         constraints = _constraints(pod, containers, settings)
     if objective_of(pod.metadata.annotations) is not None:
-        containers = _serving(containers)
+        containers = _serving(containers, joined)
     vendor = _vendor(everything)
-    # Only the device plugin makes clients of MPS. A pod with claims therefore shares no GPU with them.
-    default = Rung.PRELOAD if claimed else None
-    constraints, rung_note = _on_rung(pod, everything, constraints, vendor, settings, default)
+    if not _joins_clients_of_mps(pod, joined, containers):
+        constraints, rung_note = _on_rung(pod, everything, constraints, vendor, settings, bool(joined))
     note = "; ".join(filter(None, (note, rung_note)))
     if constraints.mig is not None:
         containers, constraints = _on_instances(containers, constraints.mig), replace(constraints, mig=None)
@@ -165,10 +168,6 @@ def _by_claims(pod: Pod, claimed: Claimed, others: Mapping[str, Amounts | None],
     """The request of a pod with claims; InputError if they cannot request it this way."""
     if any(others.values()):
         raise InputError("GPUs are requested both under resources and by ResourceClaims: use one of them in a pod")
-    if MEMORY in pod.metadata.annotations or stated(pod.metadata.annotations):
-        raise InputError(f"annotation {MEMORY} and requests below limits are not supported with ResourceClaims to GPUs")
-    if (wish := wish_of(pod.metadata.annotations)) in (*BY_MPS, Rung.MIG):
-        raise InputError(f"annotation {ISOLATION}: {wish} is not supported with ResourceClaims to GPUs; remove it")
     first, *rest = claimed.options or ((),)
     requests = [_request_for(pod, _claim_requests(pod, parts, settings), settings, claimed) for parts in (first, *rest)]
     return replace(requests[0], others=tuple(requests[1:]))
@@ -187,30 +186,60 @@ def _claim_requests(pod: Pod, parts: Sequence[ClaimPart], settings: Settings) ->
         ContainerRequest(
             number=numbers[part.holder],
             name=part.holder,
-            amounts=Amounts(dialect=dialect, container=part.container, unit=MiB(1), counted=True),
+            amounts=Amounts(
+                dialect=dialect,
+                container=part.container,
+                unit=MiB(1),
+                counted=True,
+                named=_stated_by_claim(dialect, part),
+                by_claim=True,
+            ),
             claim=part.claim,
             request=part.request,
+            automatic=part.automatic,
             given=part.given,
         )
         for part in sorted(parts, key=lambda part: order[part.holder])
     ]
 
 
+def _stated_by_claim(dialect: Dialect, part: ClaimPart) -> frozenset[str]:
+    """The resources that would state the amounts of a claim."""
+    one = part.container
+    memory = dialect.memory if one.memory_percent is None else dialect.memory_percent
+    has_memory = one.memory_percent != WHOLE_MEMORY and not part.automatic
+    named = (memory if has_memory else None, dialect.compute if one.compute else None)
+    return frozenset(name for name in named if name is not None)
+
+
 def _guaranteed(pod: Pod, containers: Sequence[ContainerRequest]) -> list[ContainerRequest]:
     """The containers with requests below their limits."""
     annotations = pod.metadata.annotations
     check_names(annotations, [(one.name, one.amounts.container.kind) for one in containers])
+    requests = Counter(one.name for one in containers)
     found = []
     for one in containers:
         try:
-            found.append(replace(one, amounts=with_guarantee(one.name, one.amounts, annotations)))
+            amounts = with_guarantee(one.name, one.amounts, annotations)
+            if amounts is not one.amounts and (requests[one.name] > 1 or is_elastic(one.amounts.container)):
+                raise InputError(
+                    f"annotation {stated(annotations)[0]} is for one request of a ResourceClaim that states no limits;"
+                    " remove it, and state limits in the parameters"
+                )
         except InputError as error:
             raise InputError(f"container {printable(one.name[:80])}: {error}") from None
+        found.append(replace(one, amounts=amounts))
     return found
 
 
-def _check_elastic(pod: Pod, containers: Sequence[ContainerRequest], constraints: Demand) -> None:
-    """InputError if requests below limits cannot be combined with what else the pod wants."""
+def _check_elastic(
+    pod: Pod, containers: Sequence[ContainerRequest], constraints: Demand, settings: Settings | None
+) -> None:
+    """InputError if requests below limits cannot be combined with what else the pod wants.
+
+    With settings, also if its limits are not enforced. Of pods without claims the webhook refuses that: pods may be
+    there that the settings of today would refuse.
+    """
     elastic = [one for one in containers if is_elastic(one.amounts.container)]
     if not elastic:
         return
@@ -221,6 +250,8 @@ def _check_elastic(pod: Pod, containers: Sequence[ContainerRequest], constraints
             f"{what} leaves a part of the GPU to other pods, but the pod has its GPUs to itself; request less than all"
             " of the compute as well, or remove the annotation"
         )
+    if settings is not None and not is_enforced(annotations, isolation_in(pod.metadata.namespace, settings)):
+        raise InputError(f"{what} needs limits that are enforced, and those of this pod are not; remove one of them")
     if not first.amounts.dialect.vendor.row.preload:
         raise InputError(f"{what}: no program enforces limits on these GPUs, so they cannot be above requests")
     if (wish := wish_of(annotations)) in BY_MPS:
@@ -237,23 +268,23 @@ def measured_memory(
     pod: Pod, containers: Sequence[ContainerRequest], workload: str | None, settings: Settings
 ) -> tuple[list[ContainerRequest], str]:
     """The containers with the memory that the profile of their workload says, and one sentence on it."""
-    only = _checked_automatic(pod, containers, workload)
+    only, what = _checked_automatic(pod, containers, workload)
     assert workload is not None
     known = UNKNOWN_HERE if settings.measured_memory is None else settings.measured_memory(workload)
     name = printable(workload[:80])
     if known is None:
-        stated = only.amounts.container
-        if stated.memory_percent != WHOLE_MEMORY:
+        own = only.amounts.container
+        if own.memory_percent != WHOLE_MEMORY:
             return [*containers], f"no profile of {name} says how much memory it needs, so it gets what it states"
         if settings.unmeasured is Unmeasured.REFUSE:
             raise InputError(
-                f"annotation {MEMORY}: no profile of {name} says how much memory it needs; state an amount under"
-                " resources, which counts until there is a profile"
+                f"{what}: no profile of {name} says how much memory it needs; state an amount {_where(only)}, which"
+                " counts until there is a profile"
             )
-        return [*containers], f"no profile of {name} says how much memory it needs, so it gets a whole GPU"
-    kind, container = next(one for one in containers_of(pod) if one[1].name == only.name)
-    amounts = _amounts(container, kind, pod.metadata.labels, settings, known.memory)
-    assert amounts is not None
+        alone = replace(own, compute=own.compute or WHOLE_GPU)
+        only = replace(only, amounts=replace(only.amounts, container=alone))
+        return [only], f"no profile of {name} says how much memory it needs, so it gets a whole GPU"
+    amounts = _measured(pod, only, known.memory, settings)
     whole = "" if known.all_of is None else f", which is all that a GPU of type {printable(known.all_of[:80])} has"
     return [replace(only, amounts=amounts)], f"it gets {known.memory} MiB by the profile of {name}{whole}"
 
@@ -272,18 +303,34 @@ def placed_request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
 def _placed_automatic(pod: Pod, one: ContainerRequest, settings: Settings) -> ContainerRequest:
     """A container of a placed pod that left its memory to a profile. No amount does not mean the whole GPU, so it
     claims the compute that it states."""
-    kind, container = next(found for found in containers_of(pod) if found[1].name == one.name)
-    measured = _amounts(container, kind, pod.metadata.labels, settings, UNKNOWN_HERE.memory)
-    assert measured is not None
+    measured = _measured(pod, one, UNKNOWN_HERE.memory, settings)
     stated = replace(one.amounts.container, compute=measured.container.compute)
     return replace(one, amounts=replace(one.amounts, container=stated))
 
 
-def _checked_automatic(pod: Pod, containers: Sequence[ContainerRequest], workload: str | None) -> ContainerRequest:
-    """The only container of a pod that leaves its memory to a profile; InputError if it cannot."""
-    text, what = pod.metadata.annotations[MEMORY].strip(), f"annotation {MEMORY}"
+def _measured(pod: Pod, one: ContainerRequest, memory: MiB, settings: Settings) -> Amounts:
+    """The amounts of a container with so much memory."""
+    if one.claim:
+        return replace(one.amounts, container=replace(one.amounts.container, memory=memory, memory_percent=None))
+    kind, container = next(found for found in containers_of(pod) if found[1].name == one.name)
+    amounts = _amounts(container, kind, pod.metadata.labels, settings, memory)
+    assert amounts is not None
+    return amounts
+
+
+def _where(one: ContainerRequest) -> str:
+    """Where its author can state an amount."""
+    return "in the parameters of its ResourceClaim" if one.claim else "under resources"
+
+
+def _checked_automatic(
+    pod: Pod, containers: Sequence[ContainerRequest], workload: str | None
+) -> tuple[ContainerRequest, str]:
+    """The only container of a pod that leaves its memory to a profile, and what says so; InputError if it cannot."""
+    written = pod.metadata.annotations.get(MEMORY)
+    text, what = (AUTO, "ResourceClaim") if written is None else (written.strip(), f"annotation {MEMORY}")
     if text != AUTO:
-        raise InputError(f"{what}: {printable(text[:40])!r}, expected {AUTO}; write an amount under resources")
+        raise InputError(f"{what}: {printable(text[:40])!r}, expected {AUTO}; write an amount {_where(containers[0])}")
     if workload is None:
         raise InputError(f"{what}: {AUTO} needs the annotation {own_key('workload')}, which says whose profile counts")
     if len(containers) != 1 or containers[0].amounts.container.gpus != 1:
@@ -291,7 +338,10 @@ def _checked_automatic(pod: Pod, containers: Sequence[ContainerRequest], workloa
     dialect = containers[0].amounts.dialect
     if dialect.memory is None:
         raise InputError(f"{what}: {dialect.count} is for whole GPUs; use a resource that states memory")
-    return containers[0]
+    only = containers[0]
+    if only.claim and not only.automatic and only.amounts.container.memory_percent == WHOLE_MEMORY:
+        raise InputError(f"{what}: the device class of its ResourceClaim is for whole GPUs; name another class")
+    return only, what
 
 
 def _on_rung(
@@ -300,14 +350,14 @@ def _on_rung(
     constraints: Demand,
     vendor: Vendor,
     settings: Settings,
-    default: Rung | None,
+    joins: bool,
 ) -> tuple[Demand, str]:
     """The constraints with the rung of a pod that is to be placed, and a sentence if it is not what the pod wishes for.
 
-    Without a wish of its own it gets `default`; None: that of the cluster. InputError if its wish is refused. The rung
-    of a placed pod is in its assignment.
+    Without a wish of its own it gets the default of the cluster, unless it joins pods that are no clients of MPS.
+    InputError if its wish is refused. The rung of a placed pod is in its assignment.
     """
-    wish = wish_of(pod.metadata.annotations) or default
+    wish = wish_of(pod.metadata.annotations) or (Rung.PRELOAD if joins else None)
     if not vendor.row.preload:
         if wish not in (None, Rung.NONE):
             raise InputError(f"annotation {ISOLATION}: {vendor.row.title} GPUs have no choice of isolation; remove it")
@@ -317,7 +367,10 @@ def _on_rung(
     if not is_enforced(pod.metadata.annotations, isolation_in(pod.metadata.namespace, settings)):
         wish = Rung.NONE
     inside = None if wish is Rung.MIG else wish
-    granted = settings.granted_rung(inside, max(one.amounts.container.gpus for one in containers))
+    gpus = Counter[int]()  # a container may have them by several requests
+    for one in containers:
+        gpus[one.number] += one.amounts.container.gpus
+    granted = settings.granted_rung(inside, max(gpus.values()))
     if isinstance(granted, Refused):
         raise InputError(f"annotation {ISOLATION}: {granted.why}")
     if granted is None:
@@ -325,11 +378,33 @@ def _on_rung(
     return replace(constraints, rung=granted.rung), granted.note or ""
 
 
-def _serving(containers: list[ContainerRequest]) -> list[ContainerRequest]:
+def _joins_clients_of_mps(pod: Pod, joined: Sequence[ContainerRequest], own: Sequence[ContainerRequest]) -> bool:
+    """Whether a pod shares a claim with clients of MPS, so that it is one, too. InputError if it cannot join."""
+    if not joined:
+        return False
+    wish, what = wish_of(pod.metadata.annotations), f"annotation {ISOLATION}"
+    rung = next((share.rung for one in joined for share in one.given if share.rung in BY_MPS), None)
+    if rung is None and wish in BY_MPS:
+        raise InputError(f"{what}: {wish}: the pods that use its ResourceClaim are no clients of MPS; remove it")
+    if rung is not None and wish not in (None, rung):
+        raise InputError(f"{what}: {wish}: the pods that use its ResourceClaim have isolation {rung}; remove it")
+    if rung is not None and own:
+        raise InputError("a ResourceClaim of clients of MPS must be the only claim to GPUs of a pod that joins them")
+    return rung is not None
+
+
+def _serving(containers: list[ContainerRequest], joined: Sequence[ContainerRequest]) -> list[ContainerRequest]:
     """The containers of a pod with a latency objective: the server claims at least the least share."""
+    if joined:
+        raise InputError(
+            f"annotation {LATENCY}: another pod uses its ResourceClaim, and would get the same compute; use a claim for"
+            " each pod"
+        )
     servers = [one for one in containers if one.amounts.container.kind is not ContainerKind.INIT]
     if len(servers) != 1:
-        raise InputError(f"annotation {LATENCY}: {len(servers)} containers with GPUs, expected 1, the server")
+        several = len({one.number for one in servers}) == 1
+        what = "requests of ResourceClaims in the server" if several else "containers with GPUs"
+        raise InputError(f"annotation {LATENCY}: {len(servers)} {what}, expected 1{'' if several else ', the server'}")
     return [
         replace(one, amounts=replace(one.amounts, container=replace(one.amounts.container, compute=LEAST_SHARE)))
         if one is servers[0] and not one.amounts.container.compute

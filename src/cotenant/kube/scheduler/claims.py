@@ -35,6 +35,7 @@ from cotenant.kube.codec.claims import claim_names, claimed_by, claims_of
 from cotenant.kube.codec.devices import attributes_of
 from cotenant.kube.codec.node_matching import MOST_CONDITIONS, has_too_many
 from cotenant.kube.codec.privileges import check_privileges
+from cotenant.kube.codec.request import MEMORY
 from cotenant.kube.codec.selecting import Fleet
 from cotenant.kube.scheduler.allowances import Allowances
 from cotenant.kube.state.cluster import ClusterState
@@ -330,8 +331,9 @@ def _is_no_newer(seen: ResourceClaim, written: ResourceClaim) -> bool:
 def _check_privileges(pod: Pod, claims: Mapping[str, ResourceClaim], found: Claimed) -> None:
     """InputError if a container that shares a GPU could reach all the others. The webhook, which refuses such pods
     otherwise, cannot read claims."""
-    parts = [part.container for option in found.options for part in option]
-    if all(part.memory_percent == WHOLE_MEMORY for part in parts):
+    parts = [part for option in found.options for part in option]
+    is_measured = MEMORY in pod.metadata.annotations or any(part.automatic for part in parts)
+    if not is_measured and all(part.container.memory_percent == WHOLE_MEMORY for part in parts):
         return
     for _, one in containers_of(pod):
         if any(use.name in claims for use in one.resources.claims):

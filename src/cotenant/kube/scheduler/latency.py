@@ -55,7 +55,7 @@ def granted_share(now: Allocation, wanted: int, least: int, state: ClusterState)
     unclaimed = Counter(
         gpu
         for one in _neighbours(now, state)
-        for held in staying(one.record)
+        for held in staying(state.added_by(one).record)
         for gpu, share in zip(gpus_of(held.gpus, node.machine), held.gpus, strict=True)
         if not share.compute
     )
@@ -70,7 +70,7 @@ def left_on(node: str, state: ClusterState, servers: Collection[str]) -> dict[st
     unclaimed: Counter[str] = Counter()
     shared = set()
     for uid, allocation in state.allocations_on(node).items():
-        for held in staying(allocation.record):
+        for held in staying(state.added_by(allocation).record):
             for share in held.gpus:
                 claimed[share.gpu] += share.compute
                 unclaimed[share.gpu] += not share.compute
@@ -253,7 +253,7 @@ class ObjectiveKeeper:
         shared, pod = self._shared, self._pod(now)
         has, alone = compute_share(now.record), not _neighbours(now, shared.state)
         is_old = has != report.compute  # measured with another share than it has by now
-        if pod is None or (is_old and not alone):
+        if pod is None or (is_old and not alone) or shared.state.shares_claims(now.uid):
             return Outcome.NEVER
         try:
             least = least_share(pod, now, self._settings)

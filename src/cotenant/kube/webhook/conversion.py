@@ -5,14 +5,10 @@
 A pod that claims cannot express stays as it is: the device plugin serves it, and both count together.
 """
 
-from collections.abc import Mapping
-
-from cotenant.core.isolation import BY_MPS, Rung
+from cotenant.core.model import Container
+from cotenant.core.units import WHOLE_MEMORY
 from cotenant.kube.codec.claim_templates import template_name
-from cotenant.kube.codec.guaranteed import stated
-from cotenant.kube.codec.isolation import wish_of
-from cotenant.kube.codec.objective import LATENCY
-from cotenant.kube.codec.request import MEMORY, PodRequest
+from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.webhook.review import Json
@@ -21,15 +17,18 @@ CLAIM = "cotenant-gpu"
 """Begins the names of claims within a pod; the number of the container follows."""
 
 
-def converted(spec: Json, annotations: Mapping[str, str], request: PodRequest, codec: Settings) -> Json | None:
-    """The spec of a pod with claims instead of resources; None if claims cannot express its requests."""
+def converted(spec: Json, request: PodRequest, stated: PodRequest, codec: Settings) -> Json | None:
+    """The spec of a pod with claims instead of resources; None if claims cannot express its requests.
+
+    `stated` is its request without an annotation that leaves its memory to a profile. What other annotations say means
+    the same with claims.
+    """
     if spec.get("resourceClaims") or not request.containers or request.vendor is not VGPU.vendor:
         return None
-    if MEMORY in annotations or stated(annotations) or LATENCY in annotations:
-        return None
-    if wish_of(annotations) in (*BY_MPS, Rung.MIG) or any(one.amounts.container.mig for one in request.containers):
-        return None
-    templates = {one.name: template_name(one.amounts.container) for one in request.containers}
+    templates = {
+        one.name: _template(one.amounts.container, said.amounts.container, is_automatic=request is not stated)
+        for one, said in zip(request.containers, stated.containers, strict=True)
+    }
     if None in templates.values():
         return None
     names = {one.name: f"{CLAIM}-{one.number}" for one in request.containers}
@@ -41,6 +40,13 @@ def converted(spec: Json, annotations: Mapping[str, str], request: PodRequest, c
             ]
     claims = [{"name": names[name], "resourceClaimTemplateName": template} for name, template in templates.items()]
     return {**changed, "resourceClaims": claims}
+
+
+def _template(container: Container, stated: Container, *, is_automatic: bool) -> str | None:
+    """The template of a container. If a profile decides its memory, what it states counts until there is one."""
+    if is_automatic and stated.memory_percent == WHOLE_MEMORY:
+        return template_name(container, automatic=True)
+    return template_name(stated)
 
 
 def _with_claim(container: Json, claim: str, codec: Settings) -> Json:

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from cotenant.core.model import ContainerKind
+from cotenant.core.model import Container, ContainerKind
 from cotenant.errors import InputError
 from cotenant.kube.api.names import MUTATE
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, decode_object, resources_of
@@ -14,7 +14,7 @@ from cotenant.kube.api.server import Reply, Route, Routes
 from cotenant.kube.codec.annotations import foreign_records, without_assignment
 from cotenant.kube.codec.guaranteed import limits_annotations
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of, hold_in
-from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
+from cotenant.kube.codec.request import MEMORY, NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.settings import KubeSettings, has_label
@@ -94,10 +94,12 @@ def _prepare(
     annotations = {**wishes.annotations, **annotations}
     check_pod(pod, annotations, namespace, pod_request, settings)
     if settings.claims.enabled and settings.claims.convert:
-        claims = converted(old.get("spec", {}), annotations, pod_request, codec)
+        claims = converted(old.get("spec", {}), pod_request, _stated(pod, annotations, pod_request, codec), codec)
         if claims is not None:
-            changed = {**old, "spec": claims}
-            return _prepare(changed, msgspec.convert(changed, PodManifest), settings, namespace, by_cdi)
+            kept = {**annotations, **limits_annotations(_by_name(pod_request))}
+            changed = {**old, "spec": claims, "metadata": {**old.get("metadata", {}), "annotations": kept}}
+            new, more = _prepare(changed, msgspec.convert(changed, PodManifest), settings, namespace, by_cdi)
+            return new, (*wishes.warnings, *more)
     if settings.claims.only and pod_request.containers and pod_request.vendor is VGPU.vendor:
         way = "a claim cannot express this request" if settings.claims.convert else "name a claim instead of resources"
         raise InputError(f"this cluster gives NVIDIA GPUs by ResourceClaims only (claims.only): {way}")
@@ -107,7 +109,7 @@ def _prepare(
         spec["schedulerName"] = settings.scheduler.name
         annotations = without_assignment(annotations, foreign_records(codec))
     if pod_request.containers:
-        annotations |= limits_annotations({one.name: one.amounts.container for one in pod_request.containers})
+        annotations |= limits_annotations(_by_name(pod_request))
         names = container_names(to_pod(pod, annotations))
         annotations[NUMBERS] = msgspec.json.encode(names).decode()
         if settings.webhook.runtime_class is not None and not pod.spec.runtime_class_name:
@@ -118,6 +120,17 @@ def _prepare(
     if annotations == pod.metadata.annotations:
         return {**old, "spec": spec}, warnings
     return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}, warnings
+
+
+def _stated(pod: PodManifest, annotations: dict[str, str], pod_request: PodRequest, codec: Settings) -> PodRequest:
+    """The request of a pod as if no profile decided its memory."""
+    if MEMORY not in annotations:
+        return pod_request
+    return request_of(to_pod(pod, {key: text for key, text in annotations.items() if key != MEMORY}), codec)
+
+
+def _by_name(pod_request: PodRequest) -> dict[str, Container]:
+    return {one.name: one.amounts.container for one in pod_request.containers}
 
 
 def _are_numbers_valid(pod: PodManifest, annotations: dict[str, str]) -> bool:
