@@ -22,10 +22,10 @@ VOID = [
 """what such a pod must say itself: that it sees no GPU"""
 
 
-def spec_of(memory: str | None, compute: int = 0) -> Json:
-    """What a claim requests: so much of a shared GPU, or a whole one."""
+def spec_of(memory: str | None, compute: int = 0, **more: Any) -> Json:
+    """What a claim requests: so much of a shared GPU, or a whole one; `more` are further parameters."""
     request = {"name": "gpu", "exactly": {"deviceClassName": WHOLE if memory is None else SHARED}}
-    share = {"apiVersion": PARAMETERS, "kind": "GpuShare", "memory": memory, "compute": compute}
+    share = {"apiVersion": PARAMETERS, "kind": "GpuShare", "memory": memory, "compute": compute, **more}
     config = [] if memory is None else [{"opaque": {"driver": DRIVER, "parameters": share}}]
     return {"devices": {"requests": [request], "config": config}}
 

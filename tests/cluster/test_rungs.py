@@ -14,7 +14,7 @@ from cotenant.kube.codec.claims import device_name
 from cotenant.kube.codec.inventory import INVENTORY
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.binaries import KUBERNETES, Binaries
-from tests.cluster.claiming import API, create, make_claim, started
+from tests.cluster.claiming import API, create, make_claim, spec_of, started
 from tests.cluster.claiming import events_of as claim_events
 from tests.cluster.engine import COUNT, Engine, gpus_of, running_engine
 from tests.cluster.gpus import GpuModel, instance_uuid, uuid
@@ -73,6 +73,11 @@ def client(engine: Engine, name: str, memory: int, cores: int = 25, code: str = 
     engine.create(name, {MEMORY: memory, CORES: cores}, code, annotations=on_first, **more)
 
 
+def client_by_claim(engine: Engine, name: str, memory: int, cores: int = 25, code: str = STAYS, **more: Any) -> None:
+    make_claim(engine, name, spec_of(f"{memory}Mi", cores))
+    create(engine, name, code, annotations={ISOLATION: "mps", "cotenant.io/use-uuids": FIRST}, **more)
+
+
 def events_of(engine: Engine, name: str) -> list[tuple[str, str]]:
     found = engine.cluster.get("/api/v1/namespaces/default/events")["items"]
     return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["name"] == name]
@@ -95,6 +100,7 @@ def modes(engine: Engine) -> dict[str, int]:
 def test_each_tenant_of_a_mixed_node_sees_what_it_was_given_also_after_restarts(engine: Engine) -> None:
     client(engine, "by-mps", 4000, code=FILLS)
     client(engine, "beside", 2000, 50)
+    client_by_claim(engine, "by-claim", 3000, code=FILLS)
     engine.create("by-preload", {MEMORY: 3000}, FILLS, annotations=ON_THIRD | {ISOLATION: "preload"})
     engine.create("by-default", {MEMORY: 1000}, STAYS, annotations=ON_THIRD)
     engine.create("by-profile", {"nvidia.com/mig-1g.5gb": 1}, STAYS)
@@ -102,6 +108,7 @@ def test_each_tenant_of_a_mixed_node_sees_what_it_was_given_also_after_restarts(
     expected = {
         "by-mps": ("mps", 4000),
         "beside": ("mps", 2000),
+        "by-claim": ("mps", 3000),
         "by-preload": ("preload", 3000),
         "by-default": ("preload", 1000),
         "by-profile": ("preload", 5120),
@@ -120,12 +127,13 @@ def test_each_tenant_of_a_mixed_node_sees_what_it_was_given_also_after_restarts(
         return found
 
     placed = check()
-    assert placed["by-mps"] == placed["beside"] == [FIRST]
+    assert placed["by-mps"] == placed["beside"] == placed["by-claim"] == [FIRST]
     assert placed["by-preload"] == placed["by-default"] == [THIRD]
     assert (placed["by-profile"], placed["in-instance"]) == ([SMALL], [LARGE])
-    said = engine.said("by-mps")["variables"]
-    assert said["CUDA_MPS_PIPE_DIRECTORY"] == f"/run/cotenant-node/mps/{FIRST}/pipe"
-    assert said["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    for name in ("by-mps", "by-claim"):
+        said = engine.said(name)["variables"]
+        assert said["CUDA_MPS_PIPE_DIRECTORY"] == f"/run/cotenant-node/mps/{FIRST}/pipe"
+        assert said["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
     assert "CUDA_MPS_PIPE_DIRECTORY" not in engine.said("by-preload")["variables"]
     daemons = mps_processes(engine)
     assert daemons
@@ -154,13 +162,13 @@ def sees_shm_of_its_gpu(engine: Engine) -> bool:
     engine.cluster.kubectl("exec", "by-mps", "--", "sh", "-c", "echo shared > /dev/shm/word")
     look = ("--", "sh", "-c", "cat /dev/shm/word || true")
     daemon = machine.inside(f"/proc/{mps_processes(engine)[0]}/root/dev/shm/word")
-    seen = [engine.cluster.kubectl("exec", name, *look).strip() for name in ("beside", "by-preload")]
-    return seen == ["shared", ""] and daemon.read_text() == "shared\n" and (shm / "word").exists()
+    seen = [engine.cluster.kubectl("exec", name, *look).strip() for name in ("beside", "by-claim", "by-preload")]
+    return seen == ["shared", "shared", ""] and daemon.read_text() == "shared\n" and (shm / "word").exists()
 
 
 def test_a_crash_of_mps_is_told_and_clients_start_again_with_their_limits(engine: Engine) -> None:
-    for name in ("a", "b"):
-        client(engine, name, 2000, code=STAYS, restartPolicy="Always")
+    for name, made in (("a", client), ("b", client_by_claim)):
+        made(engine, name, 2000, code=STAYS, restartPolicy="Always")
         engine.said(name)
     before = {name: restarts(engine, name) for name in ("a", "b")}
     engine.kill("nvidia-cuda-mps-control -d")

@@ -101,9 +101,12 @@ def test_claims_and_pods_of_the_device_plugin_share_one_card_in_one_ledger() -> 
         await until(lambda: plane.events("Queued"))
         assert "6000 MiB" in plane.events("Queued")[0]
         assert allocation(server, "two") is None
+        notes = (await plane.why("two"))["notes"]
+        assert any("a cluster autoscaler adds no node for it" in note for note in notes), notes
         plane.add_pod("late", 5000)
         assert await plane.place("late", "n1") != "n1"
         assert "4000 MiB" in json.dumps(await plane.why("late"))
+        assert "autoscaler" not in json.dumps(await plane.why("late")), "that is true of pods with claims only"
         plane.end("plugin")
         await until(lambda: is_ready(server, "two"))
         assert (await plane.why("one"))["state"] != "waiting"

@@ -11,22 +11,25 @@ import msgspec
 import pytest
 
 from cotenant.cli.inspect import _notes
+from cotenant.core.isolation import Rung
 from cotenant.core.model import Link
 from cotenant.core.units import MiB
 from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.listing import TRIES
 from cotenant.kube.api.objects import Node, Pod
-from cotenant.kube.codec.assignment import RECORD, decode_record, encode_record
+from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, decode_record, encode_record
 from cotenant.kube.codec.grants import GrantReport, grants_for
 from cotenant.kube.codec.guaranteed import LIMIT_MEMORY
 from cotenant.kube.codec.inventory import GRANTS, INVENTORY, USED, used_for
 from cotenant.kube.codec.isolation import Isolation
+from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.inspect.listing import NoSuchNodeError, Query, read_cluster
 from cotenant.kube.inspect.report import ClusterUse, NodeUse, Part, cluster_use
 from cotenant.kube.settings import KubeSettings, NamespacePart, SchedulerPart
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer, Refusal
+from tests.kube.test_claims import spec_of
 from tests.kube.worlds import (
     CORES,
     GPU,
@@ -258,6 +261,49 @@ def test_the_settings_of_the_installation_are_used_where_they_can_be_read() -> N
     seen = read(server)
     assert (seen.policy, [one.name for one in seen.pending]) == ("spread", ["p"])
     assert read(server, settings=SETTINGS).pending == ()
+
+
+def by_claim(name: str, claim: str, *, gated: bool = True, **spec: Any) -> Any:
+    """A pod whose container uses a claim."""
+    main = {"name": "main", "resources": {"claims": [{"name": "gpu"}]}}
+    claims = [{"name": "gpu", "resourceClaimName": claim}]
+    gates = [{"name": GATE}] if gated else []
+    about = {"name": name, "uid": f"uid-{name}", "namespace": "mine", "annotations": {"cotenant.io/workload": "w"}}
+    return {
+        "metadata": about,
+        "spec": {"containers": [main], "resourceClaims": claims, "schedulingGates": gates, **spec},
+    }
+
+
+def test_pods_with_claims_are_shown_with_what_they_request_and_what_they_have() -> None:
+    server = a_server()
+    text = "claims: {enabled: true}\n"
+    server.merge("cotenant-configuration", {"data": {"settings.yaml": text}}, "cotenant-system")
+    requests = {"small": spec_of("4Gi"), "two": spec_of("2Gi", count=2), "auto": spec_of("auto")}
+    for name, spec in (*requests.items(), ("others", spec_of("1Gi", deviceClassName="example.com"))):
+        about = {"uid": f"claim-{name}", "namespace": "mine"}
+        server.claims.merge(name, {"metadata": about, "spec": spec}, "mine")
+        server.merge(name, by_claim(name, name), "mine")
+    server.merge("elsewhere", by_claim("elsewhere", "gone", gated=False, nodeName="b"), "mine")
+    card = machine("a").gpus[0].uuid
+    held = Held(number=0, gpus=(Share(gpu=card, memory=3000, compute=0),), claim="c")
+    record = Record(pod="uid-runs", node="a", containers=(held,))
+    runs = by_claim("runs", "gone", gated=False, nodeName="a")
+    runs["metadata"]["annotations"] |= {RECORD: encode_record(record)}
+    server.merge("runs", runs, "mine")
+    seen = read(server)
+    pending = {one.name: (one.gpus, one.requested_mib) for one in seen.pending}
+    assert pending == {"small": (1, 4096), "two": (2, 4096), "auto": (1, None)}
+    (first, second) = seen.nodes
+    assert [(one.name, one.gpus, one.isolation, one.assigned[0].memory_mib) for one in first.pods] == [
+        ("runs", 1, Rung.PRELOAD, 3000)
+    ]
+    assert (second.pods, second.pending, seen.unread) == ((), (), ())
+    server.claims.refusals.append(Refusal(403, "Forbidden", only="list"))
+    without = read(server)
+    assert without.pending == ()
+    assert "pods that wait with ResourceClaims are not shown" in without.unread[0]
+    assert [one.name for one in without.nodes[0].pods] == ["runs"]
 
 
 def test_a_list_that_the_server_forgets_halfway_is_read_anew_in_larger_pages() -> None:

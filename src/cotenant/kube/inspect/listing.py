@@ -13,6 +13,7 @@ import msgspec
 
 from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
+from cotenant.kube.api.claims import CLAIMS, CLASSES, DeviceClass, ResourceClaim
 from cotenant.kube.api.client import Client, Selection, connection_problem
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import NODES, PODS, Kind
@@ -80,7 +81,10 @@ async def _read(client: Client, access: Access, query: Query) -> ClusterUse:
         namespace = access.namespace
         pods, malformed_pods = await listed(client, PODS, Selection(namespace=namespace, fields=fields))
     settings = query.settings or await _settings(client)
-    seen = cluster_use(nodes, pods, settings or KubeSettings())
+    by_claims, problem = None, ""
+    if settings is not None and settings.claims.enabled:
+        by_claims, problem = await _claims(client, namespace)
+    seen = cluster_use(nodes, pods, settings or KubeSettings(), by_claims)
     if query.node is not None and not seen.nodes:
         why = seen.unread[0] if seen.unread else f"node {query.node}: no agent has reported GPUs of this node"
         raise NoSuchNodeError(why)
@@ -88,7 +92,7 @@ async def _read(client: Client, access: Access, query: Query) -> ClusterUse:
         f"{counted(count, what)} could not be decoded"
         for count, what in ((malformed_nodes, "node"), (malformed_pods, "pod"))
         if count
-    )
+    ) + ((problem,) if problem else ())
     return msgspec.structs.replace(
         seen, namespace=namespace, policy=seen.policy if settings else None, unread=seen.unread + malformed
     )
@@ -101,6 +105,20 @@ async def _node(client: Client, name: str) -> Node:
         if error.status != NOT_FOUND:
             raise
         raise NoSuchNodeError(f"the cluster has no node {name}; `kubectl get nodes` lists its nodes") from None
+
+
+async def _claims(
+    client: Client, namespace: str | None
+) -> tuple[tuple[list[ResourceClaim], list[DeviceClass]] | None, str]:
+    """Return the claims and the device classes; None if the user may not list them, and a sentence that says so."""
+    try:
+        claims, _ = await listed(client, CLAIMS, Selection(namespace=namespace or ""))
+        classes, _ = await listed(client, CLASSES)
+    except ApiError as error:
+        if error.status not in (FORBIDDEN, NOT_FOUND):
+            raise
+        return None, f"pods that wait with ResourceClaims are not shown: {error}"
+    return (claims, classes), ""
 
 
 async def _settings(client: Client) -> KubeSettings | None:

@@ -7,26 +7,35 @@ is what pods ask for; assigned is what the scheduler gave them, which differs af
 report.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from cotenant.core.cluster import Node as PlacedNode
 from cotenant.core.footprint import NOTHING, claims
-from cotenant.core.model import Container, Gpu, Tenant
+from cotenant.core.model import Container, Gpu, Machine, Tenant
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
+from cotenant.kube.api.claims import DeviceClass, ResourceClaim
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.annotations import rung_of
-from cotenant.kube.codec.assignment import Record, Share, staying
+from cotenant.kube.codec.assignment import Record, Share, staying, valid_record
+from cotenant.kube.codec.claim_requests import DRIVER, ClaimRequest, Surroundings, read_claim
+from cotenant.kube.codec.claimed import Claimed
+from cotenant.kube.codec.claims import claimed_by, claims_of
+from cotenant.kube.codec.devices import attributes_of
 from cotenant.kube.codec.grants import GrantReport, grants_of
 from cotenant.kube.codec.inventory import NOT_KNOWN, MemoryInUse, machine_type, used_of
 from cotenant.kube.codec.isolation import is_enforced
 from cotenant.kube.codec.request import MEMORY, PodRequest, request_of
+from cotenant.kube.codec.selecting import Fleet
 from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.state.allocation import peak_of
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.node.devices.vendors import Vendor
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,12 +147,20 @@ def requested(pods: Iterable[PodUse]) -> int:
     return sum(pod.requested_mib or 0 for pod in pods)
 
 
-def cluster_use(nodes: Sequence[Node], pods: Sequence[Pod], settings: KubeSettings) -> ClusterUse:
-    """Compute the use of all GPUs from lists of nodes and pods."""
-    codec = settings.codec()
+def cluster_use(
+    nodes: Sequence[Node],
+    pods: Sequence[Pod],
+    settings: KubeSettings,
+    of_claims: tuple[Sequence[ResourceClaim], Sequence[DeviceClass]] | None = None,
+) -> ClusterUse:
+    """Compute the use of all GPUs from lists of nodes and pods; with the ResourceClaims and device classes of the
+    cluster, also what pods request that wait with claims."""
+    machines: list[tuple[Machine, Vendor]] = []
+    codec = replace(settings.codec(), claimed=None if of_claims is None else _reader(*of_claims, machines))
     state = ClusterState(codec, scheduler=settings.scheduler.name)
     for node in nodes:
         state.node_changed(None, node)
+    machines += state.machines()
     requests: dict[str, tuple[Pod, PodRequest | None]] = {}
     for pod in pods:
         state.pod_changed(None, pod)
@@ -151,7 +168,9 @@ def cluster_use(nodes: Sequence[Node], pods: Sequence[Pod], settings: KubeSettin
             request = request_of(pod, codec)
         except InputError:
             request = None
-        if request is None or request.containers:
+        # Claims that cannot be read, of a pod on a node, may be to devices of others.
+        unread = request is None and not (pod.spec.resource_claims and pod.spec.node_name)
+        if unread or valid_record(pod) is not None or (request is not None and request.containers):
             requests[pod.metadata.uid] = pod, request
     pending: dict[str, list[PodUse]] = {}
     for uid, (pod, request) in requests.items():
@@ -169,6 +188,28 @@ def cluster_use(nodes: Sequence[Node], pods: Sequence[Pod], settings: KubeSettin
             if name not in state.cluster.index
         ),
     )
+
+
+def _reader(
+    claims: Sequence[ResourceClaim], classes: Sequence[DeviceClass], machines: Sequence[tuple[Machine, Vendor]]
+) -> Callable[[Pod], Claimed]:
+    """Reads what a pod requests by these claims, on these machines."""
+    by_name = {(one.metadata.namespace, one.metadata.name): one for one in claims}
+    class_by_name = {one.metadata.name: one for one in classes}
+
+    @functools.cache
+    def fleet() -> Fleet:
+        return Fleet(machines, DRIVER, attributes_of)
+
+    def request_by(claim: ResourceClaim) -> ClaimRequest:
+        fleet().begin_claim()
+        return read_claim(claim.spec.devices, Surroundings(class_by_name.get, fleet))
+
+    def claimed(pod: Pod) -> Claimed:
+        own = claims_of(pod, lambda namespace, name: by_name.get((namespace, name)), class_by_name.get)
+        return claimed_by(pod, own, request_by)
+
+    return claimed
 
 
 def _name(node: Node) -> str:
@@ -262,7 +303,7 @@ def _placed(
         namespace=allocation.namespace,
         name=allocation.name,
         uid=allocation.uid,
-        gpus=_gpus(request),
+        gpus=_gpus(request) or len(set(tenant.gpus)),
         requested_mib=wanted,
         assigned=tuple(
             Part(
@@ -312,7 +353,7 @@ def _pending(pod: Pod, request: PodRequest | None) -> PodUse:
         gpus=_gpus(request),
         # Only the scheduler knows how much a profile says.
         requested_mib=None
-        if request is None or MEMORY in about.annotations
+        if request is None or MEMORY in about.annotations or any(one.automatic for one in request.containers)
         else _peak((one.memory * one.gpus for one in containers), containers),
         requested_percent=_peak(((one.memory_percent or 0) * one.gpus for one in containers), containers),
     )

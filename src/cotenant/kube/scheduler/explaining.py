@@ -33,6 +33,10 @@ from cotenant.wire.text import counted, inflect
 NO_GPUS = "no node has GPUs"
 NOT_ASKED = "kube-scheduler has not asked about this pod yet"
 NOT_OFFERED = "kube-scheduler found no node when it last tried"
+NO_NEW_NODE = (
+    "a cluster autoscaler adds no node for it, because autoscalers cannot tell which node would satisfy its"
+    " ResourceClaims: docs/howto/claims.md says how to keep room"
+)
 RESERVED = "; GPUs that are reserved for a pod or gang before it in the queue count as used"
 MOST_NODES = 1000
 """in one answer"""
@@ -101,6 +105,7 @@ def _notes(pod: Pod, reasons: Reasons, why: Why, placed: bool, server: ServerRep
         yield from reasons.other_rung(pod, why.allocation)
     yield from reasons.unenforced(pod)
     yield from _not_offered(pod, why)
+    yield from _no_new_node(pod, why)
     yield from _not_reported(pod, placed, server)
 
 
@@ -118,6 +123,12 @@ def _not_offered(pod: Pod, why: Why) -> Iterable[str]:
     """What is not known yet about the nodes on which a waiting pod fits."""
     if why.fits and why.allocation is None and not why.offered and unschedulable_message(pod) is None:
         yield f"{NOT_ASKED}: its node selector, affinity or tolerations may exclude nodes on which it fits"
+
+
+def _no_new_node(pod: Pod, why: Why) -> Iterable[str]:
+    """What a waiting pod with claims may not expect of a cluster autoscaler."""
+    if pod.spec.resource_claims and why.reasons and not why.fits and why.allocation is None and why.waits is None:
+        yield NO_NEW_NODE
 
 
 def _not_reported(pod: Pod, placed: bool, server: ServerReport | None) -> Iterable[str]:
