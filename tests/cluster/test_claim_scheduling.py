@@ -31,9 +31,11 @@ from tests.cluster.claiming import (
     started,
 )
 from tests.cluster.engine import SLEEP, Engine
+from tests.cluster.examples import apply
 from tests.cluster.pods import container, create_pod, is_gone, path_of
 from tests.cluster.tenant import STAYS
 from tests.cluster.test_preemption import budget
+from tests.cluster.test_waiting import why
 
 RACERS = 50
 FAKE = Machine(
@@ -168,6 +170,33 @@ def test_a_pod_of_higher_priority_displaces_what_it_must_by_claims_and_no_more_t
     started(engine, "urgent")
     assert phase(engine, "small") == "Running"
     assert is_gone(engine.cluster, "large")
+
+
+def test_a_claim_takes_the_room_that_is_kept_for_it_whose_successor_an_autoscaler_sees(engine: Engine) -> None:
+    """No autoscaler adds a node for a pod with claims, but one does for an unschedulable pod under resources."""
+    apply(engine, "neighbours/room.yaml")
+    try:
+        (first,) = wait_for("the room", lambda: [one for one in rooms(engine) if one["status"]["phase"] == "Running"])
+        make_claim(engine, "takes", spec_of("1Gi"))
+        create(engine, "takes", SLEEP, labels={"gpus-by": "claims"})
+        started(engine, "takes")
+        assert is_gone(engine.cluster, first["metadata"]["name"])
+
+        def unschedulable() -> list[Json]:
+            conditions = [one for room in rooms(engine) for one in room["status"].get("conditions", [])]
+            return [one for one in conditions if one.get("reason") == "Unschedulable"]
+
+        assert wait_for("its successor to wait", unschedulable)
+        make_claim(engine, "beyond", spec_of("32Gi"))
+        create(engine, "beyond", SLEEP)
+        wait_for("the reason", lambda: "a cluster autoscaler adds no node for it" in why(engine, "beyond"))
+    finally:
+        for path in ("/apis/apps/v1/namespaces/default/deployments/", "/apis/scheduling.k8s.io/v1/priorityclasses/"):
+            engine.cluster.delete(f"{path}gpu-room")
+
+
+def rooms(engine: Engine) -> list[Json]:
+    return list(engine.cluster.get("/api/v1/namespaces/default/pods?labelSelector=app%3Dgpu-room")["items"])
 
 
 def phase(engine: Engine, name: str) -> str:
