@@ -114,7 +114,7 @@ class NodeMps:
 
     async def _start_again(self, opened: Collection[str]) -> None:
         """Makes GPUs ready that are open again and have clients by ResourceClaims: kubelet has a claim prepared once,
-        and asks nobody before it starts a container again."""
+        and does not call the agent before it starts a container again."""
         clients = clients_of(pod for pod in self._pods() if pod.spec.resource_claims) if opened else {}
         for uuid in sorted(opened & clients.keys()):
             try:
