@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from bench.clusters import built_binaries, require_cluster
 from bench.harness import Figure, at_most, benchmark
 from cotenant.kube.api.names import NAMESPACE
 from tests.cluster import pods
 from tests.cluster.api import wait_for
-from tests.cluster.binaries import binaries
 from tests.cluster.cluster import running
 from tests.cluster.engine import SLEEP, Engine, chart_values, run_install
 from tests.cluster.images import kube_scheduler_image, our_images, pause_image
-from tests.cluster.machine import why_impossible
 
 MOST_S = 60.0
 VALUES = chart_values(devices={"simulate": "auto"}, web={"enabled": True})
@@ -32,9 +31,8 @@ SHARED = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "64"}
 @benchmark("chart-install")
 def chart_install() -> Iterator[Figure]:
     """Measures the seconds from the command that installs until a shared pod runs."""
-    if why := why_impossible():
-        raise RuntimeError(f"needs a cluster: {why}")
-    programs = binaries(print)
+    require_cluster()
+    programs = built_binaries()
     images = [
         pause_image(programs.pause / "pause"),
         our_images(),

@@ -9,14 +9,13 @@ no extender. The slices are as NVIDIA's driver publishes them. Rounds alternate,
 
 import json
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from bench.cluster_server import machine
+from bench.clusters import engine_in_cluster
 from bench.harness import Figure, at_least, benchmark, p99
 from bench.rounds import (
     WHERE,
@@ -34,10 +33,8 @@ from cotenant.kube.api.claims import VERSION
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.claims import WHOLE
 from cotenant.kube.codec.queueing import GATE
-from tests.cluster.binaries import binaries
 from tests.cluster.claiming import API
-from tests.cluster.engine import Engine, running_engine
-from tests.cluster.machine import why_impossible
+from tests.cluster.engine import Engine
 
 NODES, PODS, ROUNDS = 1_000, 1_000, 3
 MANY_NODES, PACED, EVERY_S = 5_000, 200, 0.05
@@ -81,12 +78,7 @@ def dra_latency() -> Iterator[Figure]:
 @contextmanager
 def _cluster(nodes: int) -> Iterator[Engine]:
     """A cluster with fake nodes, our scheduler with claims, which is stopped, and both templates."""
-    if why := why_impossible():
-        raise RuntimeError(f"needs a cluster: {why}")
-    with (
-        tempfile.TemporaryDirectory(prefix="claims") as folder,
-        running_engine(Path(folder) / "cluster", binaries(print), settings=SETTINGS) as engine,
-    ):
+    with engine_in_cluster(settings=SETTINGS) as engine:
         prepare(engine, map(machine, range(nodes)), HAS)
         conditions = f"device.driver == '{NVIDIA}' && device.attributes['{NVIDIA}'].type == 'gpu'"
         about = {"metadata": {"name": NVIDIA}, "spec": {"selectors": [{"cel": {"expression": conditions}}]}}

@@ -12,14 +12,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.clusters import engine_in_cluster, require_cluster
 from bench.harness import Figure, at_most, benchmark
 from bench.replay import DATA
 from bench.rounds import (
@@ -42,7 +41,6 @@ from cotenant.sim.clusters import open_cluster
 from cotenant.sim.fill import shuffled
 from cotenant.sim.traces.registry import open_trace
 from tests.cluster.claiming import API
-from tests.cluster.machine import why_impossible
 
 NAME = "dra-placement"
 KUBERNETES = "1.36.3"
@@ -59,8 +57,7 @@ QUIET_S = 12.0
 @benchmark(NAME)
 def dra_placement() -> Iterator[Figure]:
     """Prints the unallocated share of all GPUs side by side."""
-    if why := why_impossible():
-        raise RuntimeError(f"needs a cluster: {why}")
+    require_cluster()
     command = [sys.executable, "-m", "bench.claims_placement"]
     done = subprocess.run(command, env=os.environ | {"COTENANT_KUBERNETES": KUBERNETES}, stdout=subprocess.PIPE)
     if done.returncode:
@@ -91,17 +88,9 @@ def main() -> int:
 
 def _rounds(seed: int) -> dict[str, float]:
     """The unallocated percentage of both, for one sample of nodes and pods."""
-    from tests.cluster.binaries import binaries
-    from tests.cluster.engine import running_engine
-
     machines, demands = _sample(seed)
     total = WHOLE_GPU * sum(len(one.gpus) for one in machines)
-    with (
-        tempfile.TemporaryDirectory(prefix="claims") as folder,
-        running_engine(
-            Path(folder) / "cluster", binaries(lambda text: print(text, file=sys.stderr)), settings=SETTINGS
-        ) as engine,
-    ):
+    with engine_in_cluster(settings=SETTINGS) as engine:
         prepare(engine, machines, HAS)
         condition = f"device.driver == '{DEVICES}'"
         spec: dict[str, Any] = {"selectors": [{"cel": {"expression": condition}}]}

@@ -22,6 +22,7 @@ from statistics import mean
 import msgspec
 import numpy as np
 
+from bench.clusters import engine_in_cluster, require_cluster
 from bench.daemon import daemon, state_folder
 from bench.harness import Figure, at_most, benchmark
 from bench.paced import speed
@@ -38,9 +39,7 @@ from cotenant.workloads.driving import Change, Life, drive
 from cotenant.workloads.generator import PlannedJob, plan
 from cotenant.workloads.registry import TASKS
 from tests.cluster.api import wait_for
-from tests.cluster.binaries import binaries
-from tests.cluster.engine import V100, running_engine
-from tests.cluster.machine import why_impossible
+from tests.cluster.engine import V100
 
 JOBS, SCALE, GPUS = 40, 0.6, 3
 LENGTHS = {"neumf": 16.0, "lstm": 20.0, "squeezenet": 24.0, "vgg16": 28.0, "resnet50": 32.0}
@@ -73,11 +72,9 @@ class Times:
 @benchmark("three-engines")
 def three_engines() -> Iterator[Figure]:
     """Runs the list on each engine, and compares mean completion times."""
-    if why := why_impossible():
-        raise RuntimeError(f"needs the cluster: {why}")
+    require_cluster()
     tasks = listed()
-    with tempfile.TemporaryDirectory() as folder:
-        startup, cluster = on_cluster(Path(folder))
+    startup, cluster = on_cluster()
     own, machine = on_machine(tasks, startup)
     simulated = simulate(tasks, startup)
     rows = {"simulator": simulated, "one machine": machine, "cluster": cluster}
@@ -191,11 +188,11 @@ def jcts_of(changes: Iterator[Sequence[Change]]) -> list[float]:
 # A real cluster
 
 
-def on_cluster(folder: Path) -> tuple[float, Times]:
+def on_cluster() -> tuple[float, Times]:
     """The start-up of a pod, and the times. The API server is reached only from inside the node, so the part that
     submits is a process there."""
     settings = f"queue: {{namespaces: [{NAMESPACE}]}}\n"
-    with running_engine(folder, binaries(print), gpus=[V100] * GPUS, settings=settings) as engine:
+    with engine_in_cluster(gpus=[V100] * GPUS, settings=settings) as engine:
         engine.cluster.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
         wait_for("its account", lambda: engine.cluster.get(account))

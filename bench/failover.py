@@ -7,17 +7,13 @@ that, so the rest is the cost of our takeover: writes of the previous leader may
 """
 
 import statistics
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
+from bench.clusters import engine_in_cluster
 from bench.harness import Figure, at_most, benchmark
 from cotenant.kube.scheduler.leadership import FRESH_S, WRITE_S
 from cotenant.kube.settings import JITTER, KubeSettings
-from tests.cluster.binaries import binaries
-from tests.cluster.engine import running_engine
-from tests.cluster.machine import why_impossible
 from tests.cluster.test_failover import SEED, Wait, blows, scale, survive
 
 TIMES = 2
@@ -29,14 +25,9 @@ SLACK_S = 1.5
 @benchmark("failover")
 def failover() -> Iterator[Figure]:
     """Measures the seconds from a strike until the next pod has a node."""
-    if why := why_impossible():
-        raise RuntimeError(f"needs a cluster: {why}")
     random = Random(SEED)
     waits: dict[str, list[Wait]] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="failover") as folder,
-        running_engine(Path(folder) / "cluster", binaries(print)) as engine,
-    ):
+    with engine_in_cluster() as engine:
         scale(engine, 2)
         for blow in blows(random, TIMES):
             waits.setdefault(blow, []).append(survive(engine, blow, random))

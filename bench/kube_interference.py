@@ -11,21 +11,18 @@ it measures any pod. The benchmark takes a quarter of an hour.
 import contextlib
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
-from pathlib import Path
 from typing import Any
 
+from bench.clusters import engine_in_cluster
 from bench.harness import Figure, benchmark
 from bench.interference import POLICIES, completion
 from cotenant.kube.codec.profiles import API
 from tests.cluster.api import Json, wait_for
-from tests.cluster.binaries import binaries
-from tests.cluster.engine import V100, Engine, running_engine
+from tests.cluster.engine import V100, Engine
 from tests.cluster.gpus import uuid
-from tests.cluster.machine import why_impossible
 from tests.cluster.pods import container, create_pod
 
 GPUS, JOBS, RUNS = 4, 24, 3
@@ -67,12 +64,7 @@ for _ in range(STEPS):
 @benchmark("kube-interference")
 def kube_interference() -> Iterator[Figure]:
     """Has the agent measure all pairs, and then runs the same pods under each policy in turn."""
-    if why := why_impossible():
-        raise RuntimeError(f"needs a cluster: {why}")
-    with (
-        tempfile.TemporaryDirectory(prefix="kube-interference") as folder,
-        running_engine(Path(folder) / "cluster", binaries(print), gpus=[V100] * GPUS, settings=SETTINGS) as engine,
-    ):
+    with engine_in_cluster(gpus=[V100] * GPUS, settings=SETTINGS) as engine:
         engine.cluster.post("/api/v1/namespaces", {"metadata": {"name": SPACE}})
         account = f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"
         wait_for("the account", lambda: engine.cluster.get(account))

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.clusters import require_cluster
 from bench.harness import Figure, at_least, benchmark
 from bench.rows import RESULTS, keep
 from tests.cluster.machine import why_impossible
@@ -69,8 +70,7 @@ def figure(kubernetes: str, containerd: str, count: Count) -> Figure:
 @benchmark(NAME)
 def kubernetes_versions() -> Iterator[Figure]:
     """Counts the tests that pass on each pair of versions."""
-    if why := why_impossible():
-        raise RuntimeError(f"needs a cluster: {why}")
+    require_cluster()
     for pair in PAIRS:
         yield figure(*pair, ran(*pair))
 

@@ -14,12 +14,11 @@ same share of a GPU by a ResourceClaim do not have this cost, and kube-scheduler
 
 import re
 import statistics
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from bench.cluster_server import machine
+from bench.clusters import engine_in_cluster
 from bench.harness import Figure, at_least, benchmark
 from bench.rounds import (
     Meter,
@@ -37,10 +36,8 @@ from bench.rounds import (
 )
 from cotenant.kube.install.configuration import kube_scheduler, scheduler_terms_of
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
-from tests.cluster.binaries import binaries
 from tests.cluster.claiming import spec_of
-from tests.cluster.engine import Engine, running_engine
-from tests.cluster.machine import why_impossible
+from tests.cluster.engine import Engine
 
 NODES, PODS, ROUNDS = 1_000, 1_000, 3
 PLAIN: Mapping[str, str] = {"cpu": "100m"}
@@ -68,12 +65,7 @@ WEBHOOK = re.compile(
 @benchmark("kube-throughput")
 def kube_throughput() -> Iterator[Figure]:
     """Measures pods per second with and without the extender, and the time of the webhook for each pod."""
-    if why := why_impossible():
-        raise RuntimeError(f"needs a cluster: {why}")
-    with (
-        tempfile.TemporaryDirectory(prefix="throughput") as folder,
-        running_engine(Path(folder) / "cluster", binaries(print), settings=SETTINGS) as engine,
-    ):
+    with engine_in_cluster(settings=SETTINGS) as engine:
         prepare(engine, map(machine, range(NODES)), HAS)
         make_template(engine, TEMPLATE, spec_of("4000Mi")["devices"])
         rounds = [
