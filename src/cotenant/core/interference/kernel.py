@@ -148,81 +148,118 @@ def covariance(like: Likeness, some: Pairs, others: Pairs, share: Shares = SHARE
     return together
 
 
+class _Role(NamedTuple):
+    """How much of the variance the victim or the partner explains by itself, and by one trait of its own with another
+    trait of the other job."""
+
+    family: float
+    batch: float
+    type: float
+    time: float
+    profile: float
+    batch_with_family: float = 0.0
+    batch_with_time: float = 0.0
+    family_with_batch: float = 0.0
+    time_with_batch: float = 0.0
+
+
+def _roles(share: Shares) -> tuple[_Role, _Role]:
+    """That of the victim, and that of the partner."""
+    victim = _Role(
+        share.victim_family,
+        share.victim_batch,
+        share.victim_type,
+        share.victim_time,
+        share.victim_profile,
+        batch_with_family=share.batch_and_family,
+        batch_with_time=share.batch_and_time,
+    )
+    partner = _Role(
+        share.partner_family,
+        share.partner_batch,
+        share.partner_type,
+        share.partner_time,
+        share.partner_profile,
+        family_with_batch=share.batch_and_family,
+        time_with_batch=share.batch_and_time,
+    )
+    return victim, partner
+
+
+class _Side(NamedTuple):
+    """The jobs of one role in some rows, compared with one job: the weights of the rows times the likeness, summed for
+    each type of the other job of the row."""
+
+    jobs: Indices
+    every: Floats
+    """the weights alone"""
+    family: Floats
+    batch: Floats
+    time: Floats
+    same: Floats
+
+    @classmethod
+    def of(cls, like: Likeness, one: int, jobs: Indices, others: Indices, weights: Floats) -> "_Side":
+        types = len(like.family)
+
+        def summed(likeness: Floats | Mask) -> Floats:
+            return np.asarray(np.bincount(others, weights * likeness[jobs], types), np.float64)
+
+        every = np.asarray(np.bincount(others, weights, types), np.float64)
+        rows = (like.family[one], like.batch[one], like.time[one], np.arange(types) == one)
+        return cls(jobs, every, *map(summed, rows))
+
+
 def beside_all(like: Likeness, one: int, rows: Pairs, weights: Floats, share: Shares = SHARES) -> tuple[Floats, Floats]:
     """The covariance of one job beside each type, and of each type beside it, with some rows, summed with the weights
     of the rows. It is what `covariance` gives, by products of tables and vectors, which is much faster."""
-    types = len(like.family)
-    victims, partners = rows
+    victim, partner = _roles(share)
+    victims = _Side.of(like, one, rows.victims, rows.partners, weights)
+    partners = _Side.of(like, one, rows.partners, rows.victims, weights)
+    as_victim = _in_role(like, one, victims, partners, weights, share, victim, partner)
+    as_partner = _in_role(like, one, partners, victims, weights, share, partner, victim)
+    return as_victim, as_partner
 
-    def by_type(side: Indices, values: Floats) -> Floats:
-        return np.asarray(np.bincount(side, values, types), np.float64)
 
-    every_victim, every_partner = by_type(victims, weights), by_type(partners, weights)
-    own = np.arange(types) == one
-
-    def shared(likeness: Floats) -> tuple[Floats, Floats]:
-        """The weights times the likeness of the job to the victim, by partner; and to the partner, by victim."""
-        return by_type(partners, weights * likeness[victims]), by_type(victims, weights * likeness[partners])
-
-    family, batch, time, same = (shared(row) for row in (like.family[one], like.batch[one], like.time[one], own))
-    straight_families = 0.5 * (share.families_alike + share.families_opposed)
-    crossed_families = 0.5 * (share.families_alike - share.families_opposed)
-    straight_batches = 0.5 * (share.batches_alike + share.batches_opposed)
-    crossed_batches = 0.5 * (share.batches_alike - share.batches_opposed)
-    straight_types, crossed_types = share.types + 0.5 * share.types_alike, 0.5 * share.types_alike
-
-    # The job as the victim; every type is compared with the partner of each row, or with its victim if roles change.
-    sensitivity = share.constant * weights + weights * (
-        share.victim_family * like.family[one, victims]
-        + share.victim_batch * like.batch[one, victims]
-        + share.victim_type * own[victims]
-        + share.victim_time * like.time[one, victims]
+def _in_role(
+    like: Likeness, one: int, own: _Side, other: _Side, weights: Floats, share: Shares, role: _Role, opposite: _Role
+) -> Floats:
+    """The covariance of one job in a role with the rows, for each type as the other job, summed with the weights of the
+    rows. `own` is the side of that role; what is opposed counts for the other side, as if roles changed."""
+    jobs, same = own.jobs, np.arange(len(like.family)) == one
+    by_itself = share.constant * weights + weights * (
+        role.family * like.family[one, jobs]
+        + role.batch * like.batch[one, jobs]
+        + role.type * same[jobs]
+        + role.time * like.time[one, jobs]
     )
-    beside: Floats = (
-        sensitivity.sum()
-        + like.family
-        @ (
-            share.partner_family * every_partner
-            + straight_families * family[0]
-            + crossed_families * family[1]
-            + share.batch_and_family * batch[0]
-        )
-        + like.batch @ (share.partner_batch * every_partner + straight_batches * batch[0] + crossed_batches * batch[1])
-        + like.time @ (share.partner_time * every_partner + share.batch_and_time * batch[0])
-        + share.partner_type * every_partner
-        + straight_types * same[0]
-        + crossed_types * same[1]
+    of_families = (
+        opposite.family * own.every
+        + 0.5 * (share.families_alike + share.families_opposed) * own.family
+        + 0.5 * (share.families_alike - share.families_opposed) * other.family
+        + role.batch_with_family * own.batch
     )
-    # The job as the partner.
-    aggressiveness = share.constant * weights + weights * (
-        share.partner_family * like.family[one, partners]
-        + share.partner_batch * like.batch[one, partners]
-        + share.partner_type * own[partners]
-        + share.partner_time * like.time[one, partners]
+    of_batches = (
+        opposite.batch * own.every
+        + 0.5 * (share.batches_alike + share.batches_opposed) * own.batch
+        + 0.5 * (share.batches_alike - share.batches_opposed) * other.batch
+        + role.family_with_batch * own.family
+        + role.time_with_batch * own.time
     )
-    under: Floats = (
-        aggressiveness.sum()
-        + like.family
-        @ (share.victim_family * every_victim + straight_families * family[1] + crossed_families * family[0])
-        + like.batch
-        @ (
-            share.victim_batch * every_victim
-            + straight_batches * batch[1]
-            + crossed_batches * batch[0]
-            + share.batch_and_family * family[1]
-            + share.batch_and_time * time[1]
-        )
-        + like.time @ (share.victim_time * every_victim)
-        + share.victim_type * every_victim
-        + straight_types * same[1]
-        + crossed_types * same[0]
+    of_times = opposite.time * own.every + role.batch_with_time * own.batch
+    found: Floats = (
+        by_itself.sum()
+        + like.family @ of_families
+        + like.batch @ of_batches
+        + like.time @ of_times
+        + opposite.type * own.every
+        + (share.types + 0.5 * share.types_alike) * own.same
+        + 0.5 * share.types_alike * other.same
     )
     if like.profile is not None:
-        beside += share.victim_profile * (like.profile[one, victims] @ weights)
-        beside += share.partner_profile * (like.profile @ every_partner)
-        under += share.partner_profile * (like.profile[one, partners] @ weights)
-        under += share.victim_profile * (like.profile @ every_victim)
-    return beside, under
+        found += role.profile * (like.profile[one, jobs] @ weights)
+        found += opposite.profile * (like.profile @ own.every)
+    return found
 
 
 def variance(like: Likeness, some: Pairs, share: Shares = SHARES) -> Floats:
