@@ -10,6 +10,7 @@ from cotenant.metrics.counts import Counts
 from cotenant.metrics.page import Page
 from cotenant.metrics.table import COUNTED, Part
 from tests.kube.control_plane import PATIENCE_S, ControlPlane, play, until
+from tests.kube.test_claims import CLAIMS, add, bind, is_ready, with_node
 from tests.metrics.nodes import series, values
 
 
@@ -25,6 +26,20 @@ async def page_with(plane: ControlPlane, name: str, count: int) -> bytes:
         while sum(values(text := await page_of(plane), name).values()) < count:
             await asyncio.sleep(0.005)
     return text
+
+
+def test_the_wait_of_a_pod_with_a_claim_ends_when_it_has_its_gpus() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await with_node(plane)
+        add(plane.server, "one", "6000Mi")
+        await until(lambda: is_ready(plane.server, "one"))
+        text = await page_with(plane, "cotenant_scheduler_wait_seconds_count", 1)
+        bind(plane.server, "one")
+        await plane.knows("one")
+        assert values(await page_of(plane), "cotenant_scheduler_wait_seconds_count") == {"": 1}, "it counts once"
+        assert values(text, "cotenant_scheduler_binds_total")["bound"] == 1
+
+    play(story, CLAIMS)
 
 
 def test_decisions_waits_binds_and_requests_are_counted() -> None:

@@ -135,6 +135,23 @@ def test_why_a_pod_waits_is_computed_for_each_node() -> None:
     play(story)
 
 
+def test_a_pod_that_waits_with_claims_is_in_the_queue_though_the_pages_cannot_read_claims() -> None:
+    cluster = shared_cluster()
+    claims = [{"name": "gpu", "resourceClaimName": "large"}]
+    for name, gates in (("claims", [{"name": GATE}]), ("others-devices", [])):
+        cluster.add_pod("a", name)
+        spec = {"containers": [{"name": "main"}], "resourceClaims": claims, "schedulingGates": gates}
+        cluster.merge(name, {"spec": spec}, "a")
+
+    async def story(pages: Pages) -> None:
+        assert "GPUs by ResourceClaims" in await pages.text("/jobs/a/claims", ALICE)
+        queue = await pages.text("/queue", ALICE)
+        assert "/jobs/a/claims" in queue
+        assert "others-devices" not in queue
+
+    play(story, cluster)
+
+
 def test_a_queued_pod_that_waits_for_something_else_than_its_turn_says_for_what() -> None:
     cluster = shared_cluster()
     cluster.add_pod("a", "member", gated=True, annotations={GANG: "g", GANG_SIZE: "3"})

@@ -9,6 +9,7 @@ from functools import partial
 from cotenant.kube.api.metrics import count_request, metrics_route
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.server import Routes
+from cotenant.kube.codec.claims import is_decided
 from cotenant.kube.scheduler.protocol import FilterResult
 from cotenant.kube.scheduler.refusing import CLASSES, NEAREST
 from cotenant.kube.scheduler.shared import Shared
@@ -64,7 +65,9 @@ class SchedulerMetrics:
         uid, shared = pod.metadata.uid, self.shared
         if uid in shared.state.waiting:
             self._since.setdefault(uid, shared.clock())
-        elif (since := self._since.pop(uid, None)) is not None and new is not None and new.spec.node_name:
+        elif (since := self._since.pop(uid, None)) is None or new is None:
+            return
+        elif new.spec.node_name or is_decided(new):  # a pod with claims has its GPUs before it is bound
             shared.counts.observe(WAITS, shared.clock() - since)
 
     def refresh(self) -> None:

@@ -16,6 +16,8 @@ from cotenant.wire.text import counted
 
 QUEUED = "it waits in cotenant's queue"
 NOT_TRIED = "kube-scheduler has made no attempt yet"
+BY_CLAIMS = "GPUs by ResourceClaims"
+"""The pages have no right to read claims."""
 
 
 def row_of(
@@ -83,7 +85,7 @@ def asks(pod: Pod, codec: Settings) -> str:
     except InputError:
         return "a request that cannot be read"
     parts = dict.fromkeys(_amounts(request))
-    return " + ".join(parts)
+    return " + ".join(parts) or (BY_CLAIMS if pod.spec.resource_claims else "")
 
 
 def _amounts(request: PodRequest) -> list[str]:

@@ -21,6 +21,7 @@ from cotenant.kube.api.objects import Node, Pod, containers_of, resources_of
 from cotenant.kube.api.reflector import Key, Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.profiles import PROFILES, WorkloadProfile
+from cotenant.kube.codec.queueing import is_gated
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.foresight import Foresight
@@ -226,7 +227,8 @@ class ClusterWatch:
         self.wake()
 
     def _has_gpus(self, pod: Pod) -> bool:
-        if RECORD in pod.metadata.annotations:
+        # Our gate is removed from a pod with claims to devices of others within a second.
+        if RECORD in pod.metadata.annotations or (pod.spec.resource_claims and is_gated(pod.spec.scheduling_gates)):
             return True
         return any(name in self.codec.by_resource for _, one in containers_of(pod) for name in resources_of(one))
 
