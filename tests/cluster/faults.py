@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 
-from cotenant.kube.api.names import HEALTH_PORT
 from tests.cluster.api import wait_for
 from tests.cluster.chaos import Fault
 from tests.cluster.engine import Engine
@@ -20,7 +19,7 @@ IN_CONTAINERS = {
     "agent": "kube agent",
     "mps": "nvidia-cuda-mps-control -d",
     "scheduler": "kube scheduler",
-    "kube-scheduler": f"--secure-port={HEALTH_PORT}",
+    "kube-scheduler": "--secure-port=10259",
 }
 """words of the command lines of what runs in pods; kubelet starts it again"""
 

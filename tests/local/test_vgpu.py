@@ -9,13 +9,14 @@ import pytest
 
 from cotenant.core.units import MIB_BYTES
 from cotenant.local.job_slices import JobSlices
-from cotenant.node.company import SliceProcess, read_list
+from cotenant.node.company import SliceProcess
 from cotenant.node.limits import read_limits, write_read_only
 from cotenant.wire.job_views import JobView
 from tests.local.daemon import Daemon, until
 from tests.local.standin_machine import standin_machine, submit_probe, values
 from tests.metrics.nodes import values as metric_values
 from tests.native import kit
+from tests.node.process_lists import read_list
 
 
 @pytest.fixture(scope="module")

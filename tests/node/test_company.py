@@ -6,18 +6,14 @@ import os
 import stat
 from pathlib import Path
 
-import pytest
-
-from cotenant.errors import InputError
 from cotenant.node.company import (
     MOST_PROCESSES,
     UNKNOWN_SPACE,
     SliceProcess,
     identify,
-    list_text,
-    read_list,
     write_list,
 )
+from tests.node.process_lists import read_list
 
 
 def process_in(proc: Path, pid: int, *inner: int) -> None:
@@ -64,11 +60,3 @@ def test_processes_beyond_the_format_are_not_written(tmp_path: Path) -> None:
     many = [SliceProcess(number, number, 1) for number in range(1, MOST_PROCESSES + 9)]
     write_list(tmp_path / "list", many)
     assert read_list(tmp_path / "list") == tuple(many[:MOST_PROCESSES])
-
-
-@pytest.mark.parametrize("text", ["", "cotenant-limits 2\nend\n", list_text([])[:-4], "process 1", "process a 1 1"])
-def test_what_is_not_a_list_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "list"
-    path.write_text(text if "cotenant" in text or not text else f"cotenant-processes 1\n{text}\nend\n")
-    with pytest.raises(InputError):
-        read_list(path)

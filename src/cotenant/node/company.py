@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from cotenant.errors import InputError
 from cotenant.node.limits import write_read_only
 
 FIRST_LINE = "cotenant-processes 1"
@@ -61,19 +60,6 @@ def list_text(processes: Iterable[SliceProcess]) -> str:
     """The content of the file; processes are in the order of their IDs, so that the same ones give the same text."""
     listed = sorted(set(processes))[:MOST_PROCESSES]
     return "\n".join([FIRST_LINE, *(f"process {one.host_pid} {one.pid} {one.pid_space}" for one in listed), "end\n"])
-
-
-def read_list(path: Path) -> tuple[SliceProcess, ...]:
-    """Reads a list as the library does; raises OSError or InputError if it cannot be read."""
-    with open(path, "rb") as file:
-        first, *lines = file.read(MOST_BYTES).decode(errors="replace").split("\n")
-    if first != FIRST_LINE or "end" not in lines:
-        raise InputError(f"{path}: not a list of processes, or truncated")
-    try:
-        words = [line.split(" ") for line in lines[: lines.index("end")] if line.startswith("process ")]
-        return tuple(SliceProcess(*map(int, numbers[1:4])) for numbers in words)
-    except (TypeError, ValueError):
-        raise InputError(f"{path}: a line of the list is not valid") from None
 
 
 def write_list(path: Path, processes: Iterable[SliceProcess]) -> bool:

@@ -15,9 +15,10 @@ from cotenant.kube.agent.jobs import PROCESSES_NAME, container_of
 from cotenant.kube.agent.members import SliceMembers
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Metadata, Pod
-from cotenant.node.company import UNKNOWN_SPACE, SliceProcess, read_list
+from cotenant.node.company import UNKNOWN_SPACE, SliceProcess
 from cotenant.node.devices.backend import GpuUsage, ProcessUsage
 from tests.kube.agent_node.processes import add_process, set_mount
+from tests.node.process_lists import read_list
 
 ONE, OTHER = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "9c5b94b1-35ad-49bb-b118-8e8fc24abf80"
 MAIN, SIDE, LONE = "aa" * 32, "bb" * 32, "cc" * 32

@@ -26,7 +26,7 @@ from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.assignment import Held, Record, Share, encode_record
 from cotenant.kube.codec.inventory import AWAY, Orphans, machine_of, orphans_of
 from cotenant.kube.settings import KubeSettings
-from cotenant.node.company import UNKNOWN_SPACE, SliceProcess, read_list
+from cotenant.node.company import UNKNOWN_SPACE, SliceProcess
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.devices.vendors import Vendor, vendor_of_type
@@ -35,6 +35,7 @@ from tests.kube.agent_node.processes import add_process, end_process, set_mount
 from tests.kube.agent_node.waiting import PACE, access_to, add_pod, in_loop, running, until
 from tests.kube.api_server import ApiServer
 from tests.node.fake_nvml import FakeNvml, GpuModel
+from tests.node.process_lists import read_list
 
 ONE = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 GPU = "nvidia.com/gpu"

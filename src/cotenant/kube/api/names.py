@@ -48,8 +48,6 @@ EXTENDER_PORT = 8888
 HTTPS_PORT = 8443
 """Of the pods of the webhook and of the pages, and of the scheduler's, which answer `why` and probes there."""
 SERVICE_PORT = 443
-HEALTH_PORT = 10259
-"""kube-scheduler's own port."""
 MUTATE = "mutate"
 """Path at which the API server calls the webhook."""
 
