@@ -13,6 +13,7 @@ from cotenant.core.units import MiB
 from cotenant.kube.api.objects import Node, Pod, decode_node, decode_pod
 from cotenant.kube.codec.assignment import Record
 from cotenant.kube.codec.inventory import INVENTORY, ORPHANS, inventory_for, orphans_for
+from cotenant.kube.scheduler.node_names import NodeNames
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.protocol import ExtenderArgs
 from cotenant.kube.scheduler.quota import Quotas
@@ -102,7 +103,7 @@ def placer_of(state: ClusterState, **about: Any) -> Placer:
 
 
 def args(pod: Pod, *names: str) -> ExtenderArgs:
-    return ExtenderArgs(pod=pod, node_names=names)
+    return ExtenderArgs(pod=pod, node_names=NodeNames.of(names))
 
 
 def chosen(placer: Placer, pod: Pod, name: str, now: float = 0.0) -> Choice:

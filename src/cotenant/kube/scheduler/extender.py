@@ -7,7 +7,7 @@ user can act on is an answer with status 200 and `Error` set.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
@@ -17,6 +17,7 @@ from cotenant.kube.scheduler.calls import Calls
 from cotenant.kube.scheduler.events import NO_ROOM
 from cotenant.kube.scheduler.explaining import why_not
 from cotenant.kube.scheduler.metrics import count_filtered
+from cotenant.kube.scheduler.node_names import KnownNames
 from cotenant.kube.scheduler.preemption import Preemptor
 from cotenant.kube.scheduler.protocol import (
     BindingResult,
@@ -44,6 +45,7 @@ class Extender:
     binder: Binder
     preemptor: Preemptor
     calls: Calls
+    known: KnownNames = field(default_factory=KnownNames)
 
     def routes(self) -> Routes:
         """The routes by verb."""
@@ -69,7 +71,7 @@ class Extender:
         return Route(method="POST", answer=answered, most_bytes=MOST_BYTES, refuse=refuse)
 
     async def _filter(self, body: bytes) -> FilterResult:
-        args, shared = decode_args(body), self.shared
+        args, shared = decode_args(body, self.known), self.shared
         self._check_not_binding(args)
         query = NodeQuery.of(args)
         result = shared.placer.filter(args, shared.clock(), query)
@@ -81,7 +83,7 @@ class Extender:
         return result
 
     async def _prioritize(self, body: bytes) -> object:
-        args = decode_args(body)
+        args = decode_args(body, self.known)
         self._check_not_binding(args)
         return self.shared.placer.prioritize(args, self.shared.clock())
 

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, decode_object
+from cotenant.kube.scheduler.node_names import KnownNames, NodeNames, fingerprint_of
 from cotenant.wire.codec import decode
 
 MOST_NODES = 100_000
@@ -25,6 +26,7 @@ Name = Annotated[str, Meta(max_length=253)]
 ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$(?!\n)")]
 """a name that can be part of an API path"""
 Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_NODES)]
+ARGUMENTS = "the arguments of an extender"
 Classes = Mapping[str, str]
 """why each node refuses the pod, by node"""
 
@@ -40,6 +42,18 @@ class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 
     pod: Pod
     nodes: NodeList | None = None
+    node_names: NodeNames | None = None
+
+
+class _SentArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    """The same as it was sent, before the names are read."""
+
+    pod: Pod
+    nodes: NodeList | None = None
+    node_names: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _SentNames(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     node_names: Names | None = None
 
 
@@ -112,12 +126,26 @@ class PreemptionResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal
     node_name_to_meta_victims: Mapping[str, MetaVictims]
 
 
-def decode_args(content: bytes) -> ExtenderArgs:
-    """The arguments of filter and prioritize; InputError if they are not."""
-    args = decode(content, ExtenderArgs, "the arguments of an extender")
-    if (args.nodes is None) == (args.node_names is None):
-        raise InputError("not the arguments of an extender: expected either Nodes or NodeNames")
-    return args
+def decode_args(content: bytes, known: KnownNames | None = None) -> ExtenderArgs:
+    """The arguments of filter and prioritize; InputError if they are not. `known` are the names of earlier calls."""
+    sent = decode(content, _SentArgs, ARGUMENTS)
+    names = _names_in(bytes(sent.node_names), content, known)
+    if (sent.nodes is None) == (names is None):
+        raise InputError(f"not {ARGUMENTS}: expected either Nodes or NodeNames")
+    return ExtenderArgs(pod=sent.pod, nodes=sent.nodes, node_names=names)
+
+
+def _names_in(sent: bytes, content: bytes, known: KnownNames | None) -> NodeNames | None:
+    fingerprint = None if known is None else fingerprint_of(sent)
+    found = None if known is None else known.get(fingerprint)
+    if found is None:
+        names = decode(content, _SentNames, ARGUMENTS).node_names
+        if names is None:
+            return None
+        found = NodeNames.of(names)
+        if known is not None:
+            known.add(fingerprint, found)
+    return found
 
 
 def decode_binding(content: bytes) -> BindingArgs:
@@ -145,9 +173,8 @@ class NodeQuery:
     def of(cls, args: ExtenderArgs) -> "NodeQuery":
         """InputError if one of the objects is not a node."""
         if args.nodes is None:
-            names = args.node_names or ()
-            every = frozenset(names)
-            return cls(names if len(every) == len(names) else tuple(dict.fromkeys(names)), every, None)
+            names = args.node_names or NodeNames((), frozenset())
+            return cls(names.names, names.every, None)
         read = [(decode_object(bytes(raw), Node, "a node"), raw) for raw in args.nodes.items]
         whole = {node.metadata.name: (node, raw) for node, raw in read}
         return cls(tuple(whole), frozenset(whole), whole)
