@@ -13,6 +13,7 @@ from cotenant.kube.codec.annotations import RUNTIME_VARIABLES
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.inherited import INHERITED
+from cotenant.kube.codec.moved import AMOUNTS
 from cotenant.kube.codec.other_systems import VOLCANO
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DIALECTS
@@ -157,6 +158,7 @@ def changed(pod: Json, annotations: Json) -> Json:
         {"cotenant.io/1.limits": "x"},
         {NUMBERS: "[]"},
         {NUMBERS: None},
+        {AMOUNTS: "{}"},
         {WORD: "1"},
         {WORD: None},
         {PROFILE: "1_50_4"},
@@ -174,7 +176,7 @@ def test_an_assignment_cannot_be_changed_by_writing_the_pod(
         assert f"annotation {next(iter(forged))} {ONLY_THE_SCHEDULER}" in refusal
 
 
-@pytest.mark.parametrize("key", [RECORD, VARIABLE, NUMBERS, WORD])
+@pytest.mark.parametrize("key", [RECORD, VARIABLE, NUMBERS, AMOUNTS, WORD])
 @pytest.mark.parametrize("path", [f"{PODS}/waiting/binding", f"/api/v1/namespaces/{NAMESPACE}/bindings"])
 def test_an_assignment_cannot_come_with_a_binding_of_others(policed: Cluster, path: str, key: str) -> None:
     assert f"annotation {key} {ONLY_THE_SCHEDULER}" in wrote(policed, "POST", path, binding("waiting", **{key: "1"}))

@@ -12,6 +12,7 @@ from cotenant.kube.api.names import SCHEDULER_USER
 from cotenant.kube.codec.annotations import foreign_records, is_assignment, without_assignment
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inherited import INHERITED
+from cotenant.kube.codec.moved import AMOUNTS
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.install.admission import terms_of
 from cotenant.kube.install.policies import ASSIGNMENTS, INHERITANCE, ONLY_THE_SCHEDULER, admission_policies
@@ -19,7 +20,15 @@ from cotenant.kube.settings import KubeSettings
 from tests.kube.reviews import SETTINGS, Json
 
 GUARDED = (RECORD, "cotenant.io/0.limits", "cotenant.io/12.NVIDIA_VISIBLE_DEVICES")
-OPEN = (NUMBERS, "cotenant.io/resize", "cotenant.io/policy", "cotenant.io/x0.limits", "mine", "ALIYUN_COM_GPU_MEM_IDX")
+OPEN = (
+    NUMBERS,
+    AMOUNTS,
+    "cotenant.io/resize",
+    "cotenant.io/policy",
+    "cotenant.io/x0.limits",
+    "mine",
+    "ALIYUN_COM_GPU_MEM_IDX",
+)
 
 
 def policy(name: str) -> Json:
@@ -57,7 +66,7 @@ def test_the_policy_recognizes_the_same_annotations_as_the_webhook() -> None:
     for key in (*GUARDED, *OPEN):
         assert is_assignment(key) == (key == RECORD or expression.search(key) is not None)
     assert f'k == "{RECORD}"' in variable("forged")
-    assert f'(k == "{NUMBERS}" && !variables.creates)' in variable("forged")
+    assert f'((k == "{NUMBERS}" || k == "{AMOUNTS}") && !variables.creates)' in variable("forged")
 
 
 def test_the_policy_protects_the_words_of_other_systems_but_those_that_a_plugin_writes_itself() -> None:

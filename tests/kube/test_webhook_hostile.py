@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from cotenant.errors import InputError
 from cotenant.kube.codec.annotations import is_assignment
 from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.moved import AMOUNTS
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.settings import KubeSettings
+from cotenant.kube.settings import KubeSettings, WebhookPart
 from cotenant.kube.webhook.mutation import mutate
 from cotenant.kube.webhook.review import MOST_BYTES
 from tests.kube.reviews import (
@@ -30,6 +31,7 @@ from tests.kube.reviews import (
     written,
 )
 
+MOVING = KubeSettings(webhook=WebhookPart(move_amounts=True))
 RESOURCES = sorted(KubeSettings().codec().by_resource)
 JSON = st.recursive(
     st.none()
@@ -47,8 +49,8 @@ PATHS = st.sampled_from(["/data", "/etc/cotenant", "/run", "/etc"])
 MOUNTS = st.lists(st.fixed_dictionaries({"name": st.sampled_from(VOLUMES), "mountPath": PATHS}), max_size=3)
 LIMITS = st.dictionaries(st.sampled_from([*RESOURCES, "cpu", "nvidia.com/mig-1g.5gb"]), st.integers(0, 4), max_size=2)
 ANNOTATIONS = st.dictionaries(
-    st.sampled_from([RECORD, NUMBERS, "cotenant.io/3.limits", "ALIYUN_COM_GPU_MEM_IDX", "mine"]),
-    st.sampled_from(["", "1", '["a"]', '["b","a"]']),
+    st.sampled_from([RECORD, NUMBERS, AMOUNTS, "cotenant.io/3.limits", "ALIYUN_COM_GPU_MEM_IDX", "mine"]),
+    st.sampled_from(["", "1", '["a"]', '["b","a"]', '{"a":{"nvidia.com/gpumem":"3"}}', '{"b":{"nvidia.com/gpu":1}}']),
 )
 
 
@@ -81,21 +83,23 @@ PODS = st.fixed_dictionaries(
 )
 
 
-@given(PODS, containers("x", "y"), st.integers(0, 3))
-def test_what_was_admitted_is_admitted_unchanged(made: Json, inserted: list[Json], place: int) -> None:
-    answer = mutate(review(made), SETTINGS)
+@given(PODS, containers("x", "y"), st.integers(0, 3), st.sampled_from([SETTINGS, MOVING]))
+def test_what_was_admitted_is_admitted_unchanged(
+    made: Json, inserted: list[Json], place: int, settings: KubeSettings
+) -> None:
+    answer = mutate(review(made), settings)
     if not response(answer)["allowed"]:
         return
     once = changed(made, answer)
-    assert without_warnings(response(mutate(review(once), SETTINGS))) == UNCHANGED
+    assert without_warnings(response(mutate(review(once), settings))) == UNCHANGED
     assert not any(map(is_assignment, once["metadata"].get("annotations", {}))), "the policy would refuse it"
     numbers = json.loads(once["metadata"].get("annotations", {}).get(NUMBERS, "[]"))
     once["spec"]["containers"][place:place] = inserted
-    again = mutate(review(once), SETTINGS)
+    again = mutate(review(once), settings)
     if not response(again)["allowed"]:
         return
     twice = changed(once, again)
-    assert without_warnings(response(mutate(review(twice), SETTINGS))) == UNCHANGED
+    assert without_warnings(response(mutate(review(twice), settings))) == UNCHANGED
     later = json.loads(twice["metadata"].get("annotations", {}).get(NUMBERS, "[]"))
     assert later[: len(numbers)] == numbers
 

@@ -250,6 +250,10 @@ class WebhookPart(_Section, frozen=True):
     """Whether a pod with GPUs may also name ResourceClaims. They must be for other devices than the shared GPUs."""
     runtime_class: Name | None = None
     """RuntimeClass of pods with GPUs that name none; null: none is set."""
+    move_amounts: bool = False
+    """Whether memory, compute and priority that a pod requests of `vgpu` are moved into an annotation, so that
+    kube-scheduler compares one resource for each node instead of several. A ResourceQuota with scopes and a LimitRange
+    then no longer apply to them."""
 
 
 class ClaimsPart(_Section, frozen=True):
@@ -276,6 +280,8 @@ class NamespacePart(_Section, frozen=True):
     """Unit in which its pods state memory; null: the unit of the dialect."""
     isolation: Isolation | None = None
     """Whether the limits of its pods are enforced; null: as in `defaults`."""
+    move_amounts: bool | None = None
+    """Whether amounts that its pods request are moved into an annotation; null: as in `webhook`."""
 
 
 class IsolationPart(_Section, frozen=True):
@@ -405,6 +411,11 @@ class KubeSettings(_Section, frozen=True, dict=True):
                     check_policy(names.policy)
                 except InputError as error:
                     raise InputError(f"dialects.{name}: {error}") from None
+
+    def moves_amounts_in(self, namespace: str) -> bool:
+        """Return whether the webhook moves the amounts that the pods of a namespace request into an annotation."""
+        own = self.namespaces.get(namespace, NamespacePart()).move_amounts
+        return self.webhook.move_amounts if own is None else own
 
     def mig_strategy_of(self, node: str) -> MigStrategy:
         """Return how the MIG instances of a node are requested."""

@@ -27,6 +27,7 @@ from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.guaranteed import check_names, is_elastic, stated, with_guarantee
 from cotenant.kube.codec.isolation import ISOLATION, is_enforced, wish_of
 from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.moved import AMOUNTS, containers_with_amounts
 from cotenant.kube.codec.objective import LATENCY, objective_of
 from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, MeasuredMemory, Settings, Unmeasured, isolation_in
 from cotenant.kube.codec.vgpu import VGPU
@@ -98,7 +99,9 @@ def unenforced(request: PodRequest) -> tuple[str, ...]:
 def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     """The request of a pod; InputError says in a sentence what to write instead."""
     labels = pod.metadata.labels
-    wanting = {container.name: _amounts(container, kind, labels, settings) for kind, container in containers_of(pod)}
+    wanting = {
+        container.name: _amounts(container, kind, labels, settings) for kind, container in containers_with_amounts(pod)
+    }
     claimed = NOTHING_CLAIMED
     if pod.spec.resource_claims and settings.claimed is not None:
         claimed = settings.claimed(pod)
@@ -295,7 +298,7 @@ def placed_request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     try:
         return request_of(pod, settings)
     except InputError:
-        kept = {key: value for key, value in pod.metadata.annotations.items() if key == NUMBERS}
+        kept = {key: value for key, value in pod.metadata.annotations.items() if key in (NUMBERS, AMOUNTS)}
         metadata = msgspec.structs.replace(pod.metadata, labels={}, annotations=kept)
         return request_of(msgspec.structs.replace(pod, metadata=metadata), settings)
 
@@ -312,7 +315,7 @@ def _measured(pod: Pod, one: ContainerRequest, memory: MiB, settings: Settings) 
     """The amounts of a container with so much memory."""
     if one.claim:
         return replace(one.amounts, container=replace(one.amounts.container, memory=memory, memory_percent=None))
-    kind, container = next(found for found in containers_of(pod) if found[1].name == one.name)
+    kind, container = next(found for found in containers_with_amounts(pod) if found[1].name == one.name)
     amounts = _amounts(container, kind, pod.metadata.labels, settings, memory)
     assert amounts is not None
     return amounts

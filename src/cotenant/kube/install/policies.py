@@ -14,6 +14,7 @@ from cotenant.kube.codec.annotations import CONTAINER_KEYS, RUNTIME_VARIABLES, f
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.inventory import SAID
+from cotenant.kube.codec.moved import AMOUNTS
 from cotenant.kube.codec.paths import DEVICE_LIST
 from cotenant.kube.codec.profiles import GROUP, PLURAL
 from cotenant.kube.codec.queueing import GATE, HOLD, NOT_HELD
@@ -106,7 +107,8 @@ def _assignments(terms: Terms) -> list[Json]:
         "isOurs": f"variables.binds || ({is_placed_by_us})",
         "changed": _CHANGED,
         "forged": f"variables.changed.filter(k, k == {cel(RECORD)} || k.matches({cel(CONTAINER_KEYS)})"
-        f" || (k == {cel(NUMBERS)} && !variables.creates) || (variables.isOurs && k in {cel(_FOREIGN)}))",
+        f" || ((k == {cel(NUMBERS)} || k == {cel(AMOUNTS)}) && !variables.creates)"
+        f" || (variables.isOurs && k in {cel(_FOREIGN)}))",
     }
     return policy_with_binding(
         ASSIGNMENTS,

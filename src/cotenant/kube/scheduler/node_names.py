@@ -20,7 +20,7 @@ _WORD = 8
 _QUOTE = ord('"')
 _MASKS = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], dtype=np.uint64)
 _HALF = np.uint64(32)
-# Random, so that nobody can construct two lists with the same fingerprint; odd, so that no product loses a bit.
+# Random, so that a user cannot construct two lists with the same fingerprint; odd, so that no product loses a bit.
 _KEYS = np.array([secrets.randbits(64) | 1 for _ in range(3)], dtype=np.uint64)
 
 Fingerprint = tuple[int, int, int]
@@ -48,7 +48,7 @@ class KnownNames:
 
     def get(self, fingerprint: Fingerprint | None) -> NodeNames | None:
         """The names of an earlier list with this fingerprint, in the order of that list."""
-        if fingerprint not in self._known:
+        if fingerprint is None or fingerprint not in self._known:
             return None
         self._known.move_to_end(fingerprint)
         return self._known[fingerprint]

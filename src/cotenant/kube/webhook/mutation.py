@@ -13,6 +13,7 @@ from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, 
 from cotenant.kube.api.server import Reply, Route, Routes
 from cotenant.kube.codec.annotations import foreign_records, without_assignment
 from cotenant.kube.codec.guaranteed import limits_annotations
+from cotenant.kube.codec.moved import AMOUNTS, with_amounts_back, with_amounts_moved
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of, hold_in
 from cotenant.kube.codec.request import MEMORY, NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
@@ -63,9 +64,12 @@ def mutate(body: bytes, settings: KubeSettings, *, by_cdi: bool = False) -> byte
         old = decode_object(bytes(request.object), Json, "a pod")
         if not creates:
             return allow(request, old, _prepare_debug(old, pod, request))
-        translated = translate(old, pod, settings)
+        original = with_amounts_back(old, pod.metadata.annotations, settings.codec())
+        if original is not old:
+            pod = msgspec.convert(original, PodManifest)
+        translated = translate(original, pod, settings)
         read = with_memory_in_mib(translated, request.namespace, settings)
-        if read is not old:
+        if read is not original:
             pod = msgspec.convert(read, PodManifest)
         new, warnings = _prepare(read, pod, settings, request.namespace, by_cdi)
         return allow(request, old, new, warnings)
@@ -112,6 +116,14 @@ def _prepare(
         annotations |= limits_annotations(_by_name(pod_request))
         names = container_names(to_pod(pod, annotations))
         annotations[NUMBERS] = msgspec.json.encode(names).decode()
+        if settings.moves_amounts_in(namespace):
+            handed_out = {
+                one.name: one.amounts.dialect.handed_out
+                for one in pod_request.containers
+                if one.amounts.dialect.name == VGPU.name
+            }
+            spec, moved = with_amounts_moved(spec, handed_out, codec)
+            annotations |= {} if moved is None else {AMOUNTS: moved}
         if settings.webhook.runtime_class is not None and not pod.spec.runtime_class_name:
             spec["runtimeClassName"] = settings.webhook.runtime_class
     else:
