@@ -3,7 +3,7 @@
 """The request of one container: its dialect and its amounts on each GPU; a request that makes no sense is refused."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -55,6 +55,8 @@ _ALL = Percent(100)
 _LARGEST = (1 << 63) - 1
 _LONGEST = 24
 """Amounts of more characters are not cached."""
+_MOST_KNOWN = 4096
+"""Containers with different amounts that are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,27 @@ def amounts_of(
 
     The labels are those of the pod; `measured` is an amount of memory that counts instead of the one it states.
     """
+    # Remembered, since thousands of pods have the same few requests, and each is read several times.
+    divided = tuple(labels.get(one.divided_by or "") for one in settings.dialects)
+    key = (kind, measured, divided, *resources.items())
+    known: dict[Hashable, Amounts | None] = settings.known_amounts
+    if key not in known:
+        found = _amounts_of(resources, kind, settings, labels, measured)
+        if any(len(str(amount)) > _LONGEST for amount in resources.values()):
+            return found
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[key] = found
+    return known[key]
+
+
+def _amounts_of(
+    resources: Mapping[str, str | int],
+    kind: ContainerKind,
+    settings: Settings,
+    labels: Mapping[str, str],
+    measured: MiB | None,
+) -> Amounts | None:
     said = {name: _whole(name, amount) for name, amount in resources.items() if name in settings.by_resource}
     used = {settings.by_resource[name].name for name, amount in said.items() if amount}
     if not used:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dialects of a cluster, and the defaults for what a pod does not state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cotenant.core.isolation import Granted, Refused, Rung
 from cotenant.core.units import MiB, Percent
@@ -76,6 +76,9 @@ class Settings:
     claimed: Callable[[Pod], Claimed] | None = field(default=None, compare=False)
     """Returns what the containers of a pod request by ResourceClaims, by their names; InputError if a claim is missing
     or invalid. None: claims are not known here, as in the webhook and the agents."""
+
+    known_amounts: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `amounts_of` read before, by what it depends on."""
 
     by_resource: Mapping[str, Dialect] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The dialect of each resource."""

@@ -228,6 +228,8 @@ class ObjectiveKeeper:
 
     async def _settle(self, node: str) -> bool:
         """Give the servers of a node their shares, then its other pods their limits; False if a write failed."""
+        if not (self._former or node in self._reports or node in self._nodes):
+            return True  # as most nodes; after a start, all of them are due
         state, done = self._shared.state, True
         for uid, report in self._reports.get(node, {}).items():
             now = self._bound(uid, node) if uid in self._servers else None

@@ -64,7 +64,7 @@ class KnownNames:
 def fingerprint_of(sent: bytes) -> Fingerprint | None:
     """The fingerprint of a JSON list of names; None if it is not in the form in which kube-scheduler writes it.
 
-    Two different lists have the same one with a probability of less than one in 2^50, whoever chose the names.
+    Two different lists have the same one with a probability of less than one in 2^50, also if a user chose the names.
     """
     if not sent.startswith(b"[") or b"\\" in sent:
         return None
