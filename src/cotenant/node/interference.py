@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from cotenant.core.interference import ABSURD
+from cotenant.core.interference import FASTEST
 from cotenant.core.sharing.objectives import latency_at
 from cotenant.core.units import WHOLE_GPU, MilliGpu, Seconds
 from cotenant.errors import InputError
@@ -211,7 +211,7 @@ class InterferenceMonitor:
         if not speeds:
             return
         for job, speed in speeds.items():
-            if not 0 < speed <= ABSURD:
+            if not 0 < speed <= FASTEST:
                 self._reject(job, tenants[job], f"{speed:.3g} times its speed alone")
                 return
         for job, tenant in tenants.items():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cotenant.core.interference import Signature, Speed
 from cotenant.core.interference.evaluation import Pair
-from cotenant.core.interference.predictor import ABSURD
+from cotenant.core.interference.observations import FASTEST
 from cotenant.core.sharing.speeds import Basis, TenantSet, any_apart, mean_speed, tenant_set_of
 from cotenant.errors import InputError
 from cotenant.sim.traces import fields
@@ -165,10 +165,10 @@ def read_pairs(path: Path) -> dict[str, list[Pair]]:
         raise InputError(f"{path}: no column {', '.join(missing)}; expected the columns {','.join(PAIR_COLUMNS)}")
     world = read_colocation(path)
     for company, speeds in world.pairs.items():
-        if max(speeds) > ABSURD:
+        if max(speeds) > FASTEST:
             raise InputError(
                 f"{path}: {' next to '.join(map(str, company.workloads))} on {company.gpu_type}: "
-                f"speed {max(speeds):g} relative to alone; expected at most {ABSURD:g}"
+                f"speed {max(speeds):g} relative to alone; expected at most {FASTEST:g}"
             )
     return {gpu_type: pairs_on(world, gpu_type) for gpu_type in sorted({company.gpu_type for company in world.pairs})}
 

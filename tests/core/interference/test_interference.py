@@ -495,7 +495,7 @@ def test_a_stored_predictor_that_makes_no_sense_is_refused_with_a_line(state: Pr
         Predictor.restore(state)
 
 
-speeds = st.floats(0.05, 1.2)
+speeds = st.floats(0.05, 1.5)
 kinds = st.sampled_from(TYPES)
 hostile_kinds = st.builds(
     Signature,
@@ -518,6 +518,37 @@ def test_no_input_pushes_a_prediction_out_of_its_bounds(
     for one, other, *_ in measured:
         assert all(is_sane(speed) for speed in predictor.pair(one, other))
         assert is_sane(predictor.beside(one, [other] * 9))
+
+
+def test_speeds_far_above_that_alone_are_learned_as_they_are() -> None:
+    predictor, pairs = Predictor(), all_pairs()
+    for one, other in pairs[:80]:
+        predictor.observe(one, other, true_speed(one, other) + 0.55, true_speed(other, one) + 0.55)
+    assert max(true_speed(*pair) + 0.55 for pair in pairs[80:]) > 1.4
+    found = [(predictor.pair(*pair)[0], true_speed(*pair) + 0.55) for pair in pairs[80:]]
+    assert np.mean([abs(speed.mean - true) for speed, true in found]) < 0.04
+    assert np.mean([speed.low <= true <= speed.high for speed, true in found]) > 0.8
+
+
+@given(
+    measured=st.lists(st.tuples(kinds, kinds, speeds, speeds), min_size=1, max_size=12),
+    asked=st.lists(st.tuples(kinds, kinds), min_size=1, max_size=8),
+    before=st.lists(st.tuples(kinds, kinds), max_size=4),
+)
+def test_a_prediction_does_not_depend_on_what_was_asked_before(
+    measured: list[tuple[Signature, Signature, float, float]],
+    asked: list[tuple[Signature, Signature]],
+    before: list[tuple[Signature, Signature]],
+) -> None:
+    forward, backward = Predictor(), Predictor()
+    for predictor in (forward, backward):
+        for row in measured:
+            predictor.observe(*row)
+    for pair in before:
+        backward.pair(*pair)
+    found = {pair: backward.pair(*pair) for pair in reversed(asked)}
+    for pair in asked:
+        assert forward.pair(*pair) == found[pair]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from cotenant.core.interference.catalogue import Signature
 from cotenant.core.interference.factorisation import factorise
 from cotenant.core.interference.fitting import Measured
 from cotenant.core.interference.kernel import Floats, Pairs, Shares
-from cotenant.core.interference.observations import SLOWEST
+from cotenant.core.interference.observations import FASTEST, SLOWEST
 from cotenant.core.interference.predictor import Predictor
 
 
@@ -73,5 +73,5 @@ def factorisation_error(seen: Sequence[Pair], unseen: Sequence[Pair], rank: int)
         return pairs, np.array([row.speed for row in rows])
 
     known, (hidden, speeds) = table(seen), table(unseen)
-    predicted = np.clip(factorise(*known, len(types), rank).predict(hidden), SLOWEST, 1.0)
+    predicted = np.clip(factorise(*known, len(types), rank).predict(hidden), SLOWEST, FASTEST)
     return float(np.abs(predicted - speeds).mean())

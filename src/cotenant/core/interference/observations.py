@@ -17,8 +17,8 @@ from cotenant.core.interference.learned import NOISE, Values
 from cotenant.core.interference.left_out import Counts
 from cotenant.core.interference.posterior import JITTER, Posterior
 
-SLOWEST, FASTEST = 0.05, 1.2
-"""speeds are clipped to this range"""
+SLOWEST, FASTEST = 0.05, 1.5
+"""slower speeds are raised to this, faster ones are rejected: sharing does not make a job that much faster"""
 MOST_ROWS = 4096
 """if there are more, the oldest is forgotten"""
 MOST_ACTIVE = 256

@@ -38,10 +38,11 @@ from cotenant.core.interference.observations import (
 from cotenant.core.interference.posterior import JITTER, Posterior
 from cotenant.errors import InputError
 
-ABSURD = 1.5
-"""larger speeds are rejected: sharing does not make a job that much faster"""
 LEAST = 0.01
 """the lowest bound of an interval"""
+DIGITS = 9
+"""decimals of a prediction: a pair is predicted with all others of one of its two jobs, and the sums for the one and
+for the other differ in their last bits, so without this a prediction would depend on what was asked before"""
 SPARE = 64
 """types without a measurement are forgotten only if that frees at least this many places"""
 MOST_SHARE = 1e6
@@ -399,16 +400,17 @@ class Predictor:
         if expected is not None:
             width[self._seen.measured(pairs)] = MEASURED_ERROR * standardised.spread
         speeds = np.maximum([mean, mean - width, mean + width], 0.0) ** 2
-        self._tables[:, pairs.victims, pairs.partners] = np.clip(speeds, [[SLOWEST], [LEAST], [SLOWEST]], FASTEST)
+        bounded = np.clip(speeds, [[SLOWEST], [LEAST], [SLOWEST]], FASTEST)
+        self._tables[:, pairs.victims, pairs.partners] = bounded.round(DIGITS)
         self._filled[one] = len(every)
 
 
 def _sensible(speed: float) -> bool:
-    return 0 < speed <= ABSURD
+    return 0 < speed <= FASTEST
 
 
 def _bounded(speed: float) -> float:
-    return min(max(speed, SLOWEST), FASTEST)
+    return max(speed, SLOWEST)
 
 
 def _makes_sense(row: Row, types: int) -> bool:
