@@ -12,10 +12,12 @@ import numpy as np
 from bench.harness import Figure, at_least, benchmark, in_fresh_process
 from cotenant.core.links import LinkMatrix
 from cotenant.core.placement.topology import best_linked, choose, total_link
-from tests.core.placement.linked_machines import MACHINES, by_division, orders, total_of
+from tests.core.placement.linked_machines import MACHINES, by_division, orders, total_of, total_over_time
 
 SCORES = (10, 20, 30, 40, 50, 60, 100, 200, 300, 400, 600, 1200)
 BASELINE = "go-gpuallocator 4,230"
+SERIES = 1000
+"""of requests between which GPUs are given back"""
 
 
 @benchmark("topology-16")
@@ -73,6 +75,22 @@ def topology_orders() -> Iterator[Figure]:
             note=f"against go-gpuallocator's rule; of {len(totals)} orders {worse} lower, {better} higher"
             f" (the best set for each request: {greedy_worse} lower)",
         )
+        yield with_departures(name)
+
+
+def with_departures(name: str) -> Figure:
+    """The same if GPUs are given back between requests, in a random order."""
+    links = MACHINES[name]
+    totals = [tuple(total_over_time(links, seed, choice) for choice in (choose, by_division)) for seed in range(SERIES)]
+    ours, theirs = (sum(column) for column in zip(*totals, strict=True))
+    lower, higher = sum(one < other for one, other in totals), sum(one > other for one, other in totals)
+    return at_least(
+        f"{name}, with departures",
+        100 * (ours / theirs - 1),
+        "% total link",
+        limit=0,
+        note=f"against go-gpuallocator's rule; of {SERIES} series of requests {lower} lower, {higher} higher",
+    )
 
 
 def random_links(generator: np.random.Generator, gpus: int) -> LinkMatrix:

@@ -10,11 +10,14 @@ through NVSwitch, so a matrix of such a machine is given with both: the links, a
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import combinations
+from random import Random
 
 from cotenant.core.links import LinkMatrix
 from cotenant.core.model import Gpus, Link
 from cotenant.core.placement.topology import total_link
 
+GIVEN_BACK = 0.45
+"""share of the steps of `total_over_time` in which a set is given back, as long as there is one"""
 Choice = Callable[[LinkMatrix, Gpus, int], Gpus | None]
 
 _RING = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3), (4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7)]
@@ -65,6 +68,22 @@ def total_of(links: LinkMatrix, sizes: tuple[int, ...], choice: Choice) -> int:
         assert set(chosen) <= set(free)
         total += total_link(links, chosen)
         free = tuple(gpu for gpu in free if gpu not in chosen)
+    return total
+
+
+def total_over_time(links: LinkMatrix, seed: int, choice: Choice, steps: int = 24) -> int:
+    """The total link of all sets that are handed out if GPUs are also given back, in a random order. The sizes do not
+    depend on the choice."""
+    random, free, held, total = Random(seed), set(range(len(links))), list[Gpus](), 0
+    for _ in range(steps):
+        if held and (not free or random.random() < GIVEN_BACK):
+            free |= set(held.pop(random.randrange(len(held))))
+            continue
+        chosen = choice(links, tuple(sorted(free)), random.randint(1, len(free)))
+        assert chosen is not None
+        total += total_link(links, chosen)
+        held.append(chosen)
+        free -= set(chosen)
     return total
 
 

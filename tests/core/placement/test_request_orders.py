@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cotenant.core.links import LinkMatrix, link_matrix_of_pairs
 from cotenant.core.placement.topology import best_linked, choose, total_link
-from tests.core.placement.linked_machines import MACHINES, by_division, orders, total_of
+from tests.core.placement.linked_machines import MACHINES, by_division, orders, total_of, total_over_time
 from tests.core.placement.test_topology import islands, published_links, uniform
 
 VOLTA = MACHINES["DGX-1 Volta"]
@@ -35,6 +35,15 @@ def test_nor_on_a_random_machine(scores: list[int]) -> None:
     links = link_matrix_of_pairs(5, [(a, b, s) for (a, b), s in zip(combinations(range(5), 2), scores, strict=True)])
     for sizes in orders(5):
         assert total_of(links, sizes, choose) >= total_of(links, sizes, by_division)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_with_gpus_given_back_in_between_the_totals_are_not_lower_either(machine: str) -> None:
+    links = MACHINES[machine]
+    ours, theirs = (
+        sum(total_over_time(links, seed, choice) for seed in range(200)) for choice in (choose, by_division)
+    )
+    assert ours >= theirs
 
 
 def test_a_pair_spares_the_sets_of_four() -> None:
