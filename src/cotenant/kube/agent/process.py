@@ -171,17 +171,7 @@ class Agent:
             report=self._reporter("node"),
             patches_s=intervals.patches_s,
         )
-        self._pods = NodePods(
-            self._client,
-            options.node,
-            options.host.lasting.seen / RECORDS,
-            publish=lambda text: self._node.want({ORPHANS: text}),
-            changed=self._pods_changed,
-            report=self._reporter("pods"),
-            pace=intervals.pace,
-            timing=intervals.orphans,
-            proc=proc,
-        )
+        self._pods = self._make_pods()
         self._comparison = Comparison(
             self._pods.pods, lambda: self._usage.latest, self.error_log, intervals.compare_s, proc
         )
@@ -192,37 +182,56 @@ class Agent:
             report=self._reporter("profiles"),
             pace=intervals.profiles,
         )
-        self.training = Training(
+        self.training = self._make_training()
+        self.servers = Servers(self._pods.pods, self._publish_servers, intervals.windows)
+        self._members: SliceMembers | None = None
+        self._gpus_of = Vendor.SIMULATED
+        """Whose GPUs the node has, as soon as they are found."""
+        self.metrics = self._make_metrics()
+        self._client.answered.subscribe(partial(count_request, self.metrics.counts))
+        self.mps: NodeMps | None = None
+        self.jobs = Jobs(options.host.agent.seen, self._pods.known, self._handle, proc)
+
+    def _make_pods(self) -> NodePods:
+        return NodePods(
+            self._client,
+            self._options.node,
+            self._options.host.lasting.seen / RECORDS,
+            publish=lambda text: self._node.want({ORPHANS: text}),
+            changed=self._pods_changed,
+            report=self._reporter("pods"),
+            pace=self._intervals.pace,
+            timing=self._intervals.orphans,
+            proc=self._proc,
+        )
+
+    def _make_training(self) -> Training:
+        return Training(
             self._pods.pods,
             lambda: self._machine,
             self._profiles,
             lambda job, message: self.jobs.server.send(job, message),
             report=self._reporter("training"),
-            observe_s=intervals.observe_s,
+            observe_s=self._intervals.observe_s,
         )
-        self.servers = Servers(self._pods.pods, self._publish_servers, intervals.windows)
-        self._members: SliceMembers | None = None
-        self._gpus_of = Vendor.SIMULATED
-        """Whose GPUs the node has, as soon as they are found."""
-        self.metrics = AgentMetrics(
-            options.node,
+
+    def _make_metrics(self) -> AgentMetrics:
+        return AgentMetrics(
+            self._options.node,
             self._codec,
             machine=lambda: self._machine,
             vendor=lambda: self._gpus_of,
             usage=lambda: self._usage.latest,
             pods=self._pods.pods,
             slices=lambda: {} if self._members is None else self._members.slices(),
-            regions=options.host.regions.seen,
+            regions=self._options.host.regions.seen,
             training=self.training,
             servers=self.servers,
             errors=self.error_log.counts,
             drifting=lambda: self._comparison.drifting,
-            hami=settings.metrics.hami,
-            proc=proc,
+            hami=self._settings.metrics.hami,
+            proc=self._proc,
         )
-        self._client.answered.subscribe(partial(count_request, self.metrics.counts))
-        self.mps: NodeMps | None = None
-        self.jobs = Jobs(options.host.agent.seen, self._pods.known, self._handle, proc)
 
     async def run(self) -> None:
         """Runs until cancelled; what was written on the node stays."""
@@ -288,35 +297,10 @@ class Agent:
             scaling = scaling_note(found, self._options.node, self._settings, vendor)
             if scaling is not None:
                 self._say(f"agent: {scaling}")
-            plugins = Plugins(
-                lambda: self._machine,
-                vendor,
-                count_resources(self._codec, vendor),
-                self._options.host,
-                self._pods.pods,
-                self.error_log,
-                strict=self._options.strict,
-                by_cdi=self._options.mps and vendor.row.cdi_kind is not None,
-                mps=self.mps,
-                claims=self._settings.claims.enabled,
-                devices=not (self._settings.claims.only and vendor is VGPU.vendor),
-                faults=lambda: self._usage.faults,
-                read_claim=lambda namespace, name: self._client.get(CLAIMS, name, namespace=namespace),
-                on_watch_change=self._changed.set,
-            )
-            self._plugins = plugins
+            plugins = self._plugins = self._make_plugins(vendor)
             self._gpus_of = vendor
             members = self._members = SliceMembers(self._options.host, self._pods.pods, self.error_log, self._proc)
-            grants = self._grants = PodGrants(
-                self._options.host,
-                self._pods.pods,
-                lambda: self._machine,
-                lambda: self._usage.latest,
-                plugins.listed,
-                lambda text: self._node.want({GRANTS: text}),
-                self.error_log,
-                self._proc,
-            )
+            grants = self._grants = self._make_grants(plugins)
             if not is_bounded(self._options.host.regions.seen):
                 self._say(
                     f"agent: {self._options.host.regions.seen} is no file system of its own, so a tenant can fill"
@@ -341,6 +325,36 @@ class Agent:
                     tasks.create_task(self._run_mps(self.mps))
         finally:
             backend.close()
+
+    def _make_plugins(self, vendor: Vendor) -> Plugins:
+        return Plugins(
+            lambda: self._machine,
+            vendor,
+            count_resources(self._codec, vendor),
+            self._options.host,
+            self._pods.pods,
+            self.error_log,
+            strict=self._options.strict,
+            by_cdi=self._options.mps and vendor.row.cdi_kind is not None,
+            mps=self.mps,
+            claims=self._settings.claims.enabled,
+            devices=not (self._settings.claims.only and vendor is VGPU.vendor),
+            faults=lambda: self._usage.faults,
+            read_claim=lambda namespace, name: self._client.get(CLAIMS, name, namespace=namespace),
+            on_watch_change=self._changed.set,
+        )
+
+    def _make_grants(self, plugins: Plugins) -> PodGrants:
+        return PodGrants(
+            self._options.host,
+            self._pods.pods,
+            lambda: self._machine,
+            lambda: self._usage.latest,
+            plugins.listed,
+            lambda text: self._node.want({GRANTS: text}),
+            self.error_log,
+            self._proc,
+        )
 
     def _own_slices(self, vendor: Vendor) -> OwnSlices:
         return OwnSlices(

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from socket import gethostname
@@ -32,19 +31,13 @@ from cotenant.kube.api.reflector import Pace
 from cotenant.kube.api.server import (
     GRACE_S,
     Listener,
-    Reply,
-    Route,
     Routes,
     application,
     health_routes,
-    json_reply,
     key_in,
     listen,
     serve_all,
-    status_reply,
-    text_reply,
 )
-from cotenant.kube.codec.dialect import GIB
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.scheduler.absent import AbsentVendors
 from cotenant.kube.scheduler.admitting import NodeAdmission
@@ -56,18 +49,17 @@ from cotenant.kube.scheduler.calls import Calls
 from cotenant.kube.scheduler.certificates import CertificateKeeper
 from cotenant.kube.scheduler.claims import ClaimBook
 from cotenant.kube.scheduler.events import EventRecorder
-from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.extender import Extender
-from cotenant.kube.scheduler.foresight import NEW, Foresight
+from cotenant.kube.scheduler.foresight import Foresight
 from cotenant.kube.scheduler.gangs import Gangs, GangSlots
 from cotenant.kube.scheduler.gpu_events import GpuEvents
-from cotenant.kube.scheduler.inspecting import GPUSHARE, INSPECT, TOPOLOGY, gpushare_report, topology_report
 from cotenant.kube.scheduler.ladder import Ladder
 from cotenant.kube.scheduler.latency import ObjectiveKeeper
 from cotenant.kube.scheduler.learning import Learning
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, ElectedLeader, Election, Lead, SoleLeader
 from cotenant.kube.scheduler.metrics import SchedulerMetrics
 from cotenant.kube.scheduler.offers import OfferedNodes
+from cotenant.kube.scheduler.operators import OperatorAnswers
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.podgroups import PodGroups
 from cotenant.kube.scheduler.preemption import Preemptor
@@ -76,7 +68,7 @@ from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.reclaim import Reclaimer
-from cotenant.kube.scheduler.recording import MOST_RECORDED, Cursor, make_recorder
+from cotenant.kube.scheduler.recording import MOST_RECORDED, make_recorder
 from cotenant.kube.scheduler.release import Releaser
 from cotenant.kube.scheduler.resize import Resizer
 from cotenant.kube.scheduler.retry import Retrier
@@ -85,7 +77,6 @@ from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.scheduler.templates import TemplateMaker
 from cotenant.kube.scheduler.usage import Usage
 from cotenant.kube.scheduler.watches import AGAIN_S, Watches
-from cotenant.kube.scheduler.why import NO_SUCH_POD, DecisionPage, Named, WhatIfPod, decode_template
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.connections import is_loopback
@@ -336,18 +327,17 @@ class Scheduler:
         self, why_key: Callable[[], bytes] | None = None, decisions_key: Callable[[], bytes] | None = None
     ) -> Routes:
         """The routes of the second port. Every pod of the cluster can reach it, so all that name pods require a key."""
-        routes = {**self.metrics.routes(), **self._health()}
-        if why_key is not None:
-            routes["why"] = Route(method="GET", answer=self._why, segments=2, refuse=status_reply, key=why_key)
-            routes["whatif"] = Route(method="GET", answer=self._what_if, segments=2, refuse=status_reply, key=why_key)
-            for name in (GPUSHARE, TOPOLOGY):
-                answer = partial(self._inspect, name)
-                routes[name] = Route(method="GET", answer=answer, segments=1, optional_segments=1, key=why_key)
-        if decisions_key is not None:
-            routes["decisions"] = Route(
-                method="GET", answer=self._decisions, segments=2, refuse=status_reply, key=decisions_key
-            )
-        return routes
+        answers = OperatorAnswers(
+            self._shared,
+            self.profiles,
+            self.preemptor,
+            self.releaser,
+            self.foresight,
+            self.objectives,
+            self.reclaimer,
+            self.decisions,
+        )
+        return {**self.metrics.routes(), **self._health(), **answers.routes(why_key, decisions_key)}
 
     async def run(self) -> NoReturn:
         """Run all parts until cancelled."""
@@ -389,61 +379,6 @@ class Scheduler:
             self.claims.nodes_changed(self.admission.version)
             for node, messages in islice(self.state.closed.items(), MOST_LOGGED):
                 self.errors.report(f"node {node} takes no new pods", "; ".join(messages.values()))
-
-    async def _why(self, words: tuple[str, ...], _body: bytes) -> Reply:
-        reason = self.unready_reason()
-        if reason is not None:
-            return status_reply(503, reason)
-        pod = self.watches.pods.objects.get((words[0], words[1]))
-        if pod is None:
-            return status_reply(404, "no such pod", NO_SUCH_POD)
-        plan, queued = await self.preemptor.plan(pod), self.releaser.explain(pod)
-        suggestions, gang = await self.foresight.suggestions(pod)
-        await self.foresight.prepare(pod)
-        return json_reply(
-            explain(
-                pod,
-                self.state,
-                self.placer,
-                offered=self._shared.offers.of(pod),
-                plan=plan,
-                queued=queued,
-                profiles=self.profiles,
-                server=self.objectives.report_of(pod),
-                suggestions=suggestions,
-                gang=gang,
-                grants=tuple(self.reclaimer.notes(pod)),
-            )
-        )
-
-    async def _what_if(self, words: tuple[str, ...], _body: bytes) -> Reply:
-        reason = self.unready_reason()
-        if reason is not None:
-            return status_reply(503, reason)
-        answer = await self.foresight.what_if(words[0], decode_template(words[1]))
-        return json_reply(WhatIfPod(metadata=Named(name=NEW, namespace=words[0]), answer=answer))
-
-    async def _decisions(self, words: tuple[str, ...], _body: bytes) -> Reply:
-        """Answers `decisions/SINCE/PART-LINE` with a page of recorded lines."""
-        part, _, line = words[1].partition("-")
-        if not all(word.isascii() and word.isdecimal() and len(word) < 16 for word in (words[0], part, line)):
-            return status_reply(400, "expected /decisions/SECONDS/PART-LINE, three whole numbers")
-        lines, after = await asyncio.to_thread(self.decisions.page, float(words[0]), Cursor(int(part), int(line)))
-        following = None if after is None else f"{after.part}-{after.line}"
-        return json_reply(DecisionPage(metadata=Named(name=words[1], namespace=words[0]), lines=lines, next=following))
-
-    async def _inspect(self, system: str, words: tuple[str, ...], _body: bytes) -> Reply:
-        """Answers `inspect` and `inspect/NODE` as the extender of another system does."""
-        reason = self.unready_reason()
-        if reason is not None:
-            return text_reply(503, reason)
-        verb, node = words[0], words[1] if len(words) > 1 else None
-        if verb != INSPECT:
-            return text_reply(404, f"no such path; expected /{system}/{INSPECT}")
-        if system == TOPOLOGY:
-            return json_reply(topology_report(self.state, self._shared.settings.scheduler.policy, node))
-        units = {one.name: one.memory_unit for one in self._shared.settings.codec().dialects}
-        return json_reply(gpushare_report(self.state, units.get("gpushare", GIB), node))
 
     def _health(self) -> Routes:
         return health_routes(self.unready_reason)
