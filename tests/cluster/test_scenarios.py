@@ -18,7 +18,7 @@ import pytest
 from cotenant.core.cluster import Cluster as CoreCluster
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Machine
-from cotenant.core.placement.deciding import Queue
+from cotenant.core.placement.queue import Queue
 from cotenant.core.units import MiB, MilliCpu, Seconds
 from cotenant.kube.api.names import NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, WHY_HEADER, WHY_KEY
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for

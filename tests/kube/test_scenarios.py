@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from cotenant.core.interference import Speed
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Link, Machine, Slot
-from cotenant.core.placement.deciding import Queue, decide
+from cotenant.core.placement.deciding import decide
+from cotenant.core.placement.queue import Queue
 from cotenant.core.sharing.speeds import Basis, Belief, TenantSet
 from cotenant.core.units import WHOLE_MEMORY, Seconds
 from cotenant.errors import InputError

@@ -16,7 +16,7 @@ import msgspec
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Job
-from cotenant.core.placement.deciding import account_of
+from cotenant.core.placement.queue import account_of
 from cotenant.core.queueing.fair import Account, FairShares, Standing, levels
 from cotenant.core.queueing.limits import NOTHING, Amounts, LimitCheck, amounts_of, kinds_of_gpus, never, over_queue
 from cotenant.core.queueing.week import Week

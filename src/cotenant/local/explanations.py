@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from cotenant.core.isolation import Granted, Refused
-from cotenant.core.placement.deciding import account_of, queue_position
+from cotenant.core.placement.queue import account_of, queue_position
 from cotenant.core.sharing.unshared import no_share_notes
 from cotenant.local import attempts
 from cotenant.local.lifecycle import ENDED, JobRecord, request_of, unreadable

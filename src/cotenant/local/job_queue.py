@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Job
-from cotenant.core.placement.deciding import Queue
+from cotenant.core.placement.queue import Queue
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.queueing.backfill import Reservation
 

@@ -12,8 +12,9 @@ from msgspec.structs import replace as replaced
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.isolation import Rung, uses_mps
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason
-from cotenant.core.placement.deciding import Queue, account_of, position_of, rank, with_pressure
+from cotenant.core.placement.deciding import rank
 from cotenant.core.placement.feasibility import eligible_gpus
+from cotenant.core.placement.queue import Queue, account_of, position_of, with_pressure
 from cotenant.core.placement.ranking import Policy, Ranker, Ranking
 from cotenant.core.queueing.advance import NONE, Advance, restricted
 from cotenant.core.queueing.backfill import QueuePosition, Reservation, when, why_held_back

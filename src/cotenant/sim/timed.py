@@ -16,16 +16,9 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, Mix, inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand, Job, Machine, Placement
-from cotenant.core.placement.deciding import (
-    Decision,
-    Queue,
-    account_of,
-    decide,
-    judge_again,
-    place_gang,
-    queue_position,
-)
+from cotenant.core.placement.deciding import Decision, decide, judge_again, place_gang
 from cotenant.core.placement.policies import PREEMPTIVE, build_policy
+from cotenant.core.placement.queue import Queue, account_of, queue_position
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.queueing.backfill import Ends, Reservation
 from cotenant.core.queueing.fair import FairSettings, FairShares, gpus_taken

@@ -9,8 +9,9 @@ import pytest
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand, Job, Placement
-from cotenant.core.placement.deciding import Queue, decide, judge_again, rank
+from cotenant.core.placement.deciding import decide, judge_again, rank
 from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.queue import Queue
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import MilliGpu, Seconds
 from tests.core.builders import job, machine, node, one_bad_pair, share

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job
 from cotenant.core.placement.check import Check, Floors, Reads
-from cotenant.core.placement.deciding import FIRST_LOOK, Decision, Queue, decide
+from cotenant.core.placement.deciding import FIRST_LOOK, Decision, decide
 from cotenant.core.placement.least_room import Need, may_fit, need_of, room_of
 from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.queue import Queue
 from cotenant.core.placement.ranking import Policy, rate
 from cotenant.core.queueing.advance import Advance, AdvanceReservation
 from cotenant.core.queueing.backfill import Ends

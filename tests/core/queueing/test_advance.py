@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Job
-from cotenant.core.placement.deciding import Decision, Queue, decide
+from cotenant.core.placement.deciding import Decision, decide
 from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.queue import Queue
 from cotenant.core.queueing.advance import SLACK, Advance, AdvanceReservation, Busy, Obstacle, choose, obstacles
 from cotenant.core.queueing.backfill import Ends
 from cotenant.core.units import Seconds

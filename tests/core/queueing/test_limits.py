@@ -8,8 +8,9 @@ import pytest
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Job
-from cotenant.core.placement.deciding import Queue, decide
+from cotenant.core.placement.deciding import decide
 from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.queue import Queue
 from cotenant.core.queueing.backfill import Ends
 from cotenant.core.queueing.fair import Account
 from cotenant.core.queueing.limits import (

@@ -12,8 +12,9 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, spec_of
 from cotenant.core.interference import ALONE, Signature, Speed
 from cotenant.core.model import Demand, Placement, Reason
-from cotenant.core.placement.deciding import Queue, decide, judge_again, rank
+from cotenant.core.placement.deciding import decide, judge_again, rank
 from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.queue import Queue
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.sharing.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, PLACE, least_gain, worth_sharing
 from cotenant.core.sharing.objectives import demands_for, latency_at

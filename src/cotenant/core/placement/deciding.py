@@ -2,31 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """`rank` and `decide`, the functions that every engine calls; equal arguments give equal answers."""
 
-from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
-from itertools import chain, islice
+from itertools import islice
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.model import Demand, Job, Placement, Reason
-from cotenant.core.placement.least_room import Need, may_fit, need_of, room_of
+from cotenant.core.model import Job, Placement, Reason
+from cotenant.core.placement.least_room import may_fit, room_of
+from cotenant.core.placement.queue import Head, Queue, account_of, with_pressure
 from cotenant.core.placement.ranking import Draw, Policy, Ranker, Ranking, rate
 from cotenant.core.placement.scores import Score
 from cotenant.core.queueing.advance import NONE, Advance, restricted
 from cotenant.core.queueing.backfill import End, QueuePosition, Reservation, Reserver
-from cotenant.core.queueing.fair import Account, FairShares, Standing, gpus_taken, in_turn
+from cotenant.core.queueing.fair import FairShares, Standing, gpus_taken
 from cotenant.core.queueing.limits import LeastAmounts, LimitCheck
 from cotenant.core.sharing.gates import PLACE, Verdict
 from cotenant.core.sharing.orders import promises, taken
 from cotenant.core.units import Seconds
 from cotenant.core.values import value
-
-Kind = tuple[Demand, tuple[Demand, ...], int]
-"""demand, alternatives and replicas of a job: jobs that agree in these fit or do not fit together"""
-NO_ACCOUNT: Account = ("",)
-Head = tuple[QueuePosition, int, int, list[tuple[QueuePosition, Job]]]
-"""the first untried job of a group: its position in the queue, the group's number, its index, and the group"""
 
 
 @value()
@@ -46,30 +40,6 @@ class Decision:
     reserved GPUs; the others fit beside them"""
 
 
-def queue_position(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
-    """Position in the queue, smallest first: priority, then the policy's queue order."""
-    return -job.demand.priority, policy.queue(job, now)
-
-
-def position_of(policy: Policy, job: Job, now: Seconds) -> QueuePosition:
-    """The same with the job's ID, without the pressure of its account."""
-    priority, order = queue_position(policy, job, now)
-    return priority, (), order, job.id
-
-
-def with_pressure(position: QueuePosition, standing: Standing | None, account: Account) -> QueuePosition:
-    """A stored position, with the pressure of the account if shares are fair."""
-    if standing is None:
-        return position
-    priority, _, order, job = position
-    return priority, standing.pressure(account), order, job
-
-
-def account_of(job: Job) -> Account:
-    """The account of a job; jobs without one have an account together."""
-    return job.account or NO_ACCOUNT
-
-
 # Invariant of a pass: nothing is freed while it runs, so a kind of job that failed once fails for the rest of the pass,
 # except that behind a reservation a shorter job of the kind may be allowed what a longer one is not.
 # The heap holds the first untried job of each kind that has not failed; its root is the first of all of them in queue
@@ -79,113 +49,6 @@ DEPTH = 1000
 """jobs of one kind among which a pass looks for the next one that ends before a reservation starts"""
 FIRST_LOOK = 32
 """kinds that do not fit, after which a pass drops all others that cannot fit either; then twice as many, and so on"""
-
-
-class Queue:
-    """Waiting jobs grouped by kind, and by account if there are fair shares or limits; each group is in queue order.
-
-    Stored positions have no pressure: that of an account changes with every job that starts or ends.
-    """
-
-    def __init__(
-        self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0), *, by_account: bool = False
-    ) -> None:
-        """`by_account`: group by account even if the queue order is not `fair`, because accounts have limits."""
-        self._policy, self._by_account = policy, by_account or policy.fair
-        self._kinds: dict[tuple[int, Account], list[tuple[QueuePosition, Job]]] = {}
-        """by the number of the kind, which is compared faster than the kind itself"""
-        self._numbers: dict[Kind, tuple[int, int]] = {}
-        """the number of each kind, and how many jobs of it wait"""
-        self._next_number = 0
-        self._needs: dict[int, tuple[Need, ...]] = {}
-        """the least that each kind needs, by its number, if it was asked for"""
-        self.least = LeastAmounts()
-        """the least that each kind counts against limits, by its number"""
-        self._places: dict[str, tuple[tuple[int, Account], QueuePosition]] = {}
-        for job in jobs:
-            self.add(job, now)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[Job]:
-        """All waiting jobs, in the order of their stored positions."""
-        return (job for _, job in sorted(chain.from_iterable(self._kinds.values()), key=_turn))
-
-    def add(self, job: Job, now: Seconds) -> None:
-        turn = position_of(self._policy, job, now)
-        kind = job.demand, job.alternatives, job.replicas
-        number, count = self._numbers.get(kind, (self._next_number, 0))
-        if not count:
-            self._next_number += 1
-        self._numbers[kind] = number, count + 1
-        group = number, account_of(job) if self._by_account else NO_ACCOUNT
-        self._places[job.id] = group, turn
-        insort(self._kinds.setdefault(group, []), (turn, job), key=_turn)
-
-    def remove(self, job: Job) -> None:
-        group, turn = self._places.pop(job.id)
-        waiting = self._kinds[group]
-        _, stored = waiting.pop(bisect_left(waiting, turn, key=_turn))
-        if not waiting:
-            del self._kinds[group]
-        kind = stored.demand, stored.alternatives, stored.replicas  # `job` may have the demand that it was placed with
-        number, count = self._numbers.pop(kind)
-        if count > 1:
-            self._numbers[kind] = number, count - 1
-        else:
-            self._needs.pop(number, None)
-            self.least.forget(number)
-
-    def in_turn(self, standing: Standing | None) -> Iterator[Job]:
-        """All waiting jobs in the order in which they start if each fits."""
-        if standing is None:
-            return iter(self)
-        groups = [[job for _, job in group] for group in self._kinds.values()]
-
-        def position(job: Job) -> QueuePosition:
-            return self.position(job.id, standing)
-
-        def give(job: Job) -> None:
-            standing.give(account_of(job), float(job.demand.steady.gpus * job.replicas))
-
-        return in_turn(groups, position, give)
-
-    def accounts(self) -> set[Account]:
-        """The accounts that have waiting jobs."""
-        return {account for _, account in self._kinds}
-
-    def position(self, job: str, standing: Standing | None = None) -> QueuePosition:
-        """The position of a waiting job."""
-        (_, account), turn = self._places[job]
-        return with_pressure(turn, standing, account)
-
-    def kinds(self) -> list[int]:
-        """The number of the kind of each group, in the order of the numbers of groups in `heads`."""
-        return [kind for kind, _ in self._kinds]
-
-    def needs(self, kind: int, job: Job) -> tuple[Need, ...]:
-        """The least that each demand of a job of the kind with this number needs."""
-        found = self._needs.get(kind)
-        if found is None:
-            demands = job.demand, *job.alternatives
-            found = self._needs[kind] = tuple([need_of(demand, self._policy.checks) for demand in demands])
-        return found
-
-    def groups(self) -> Iterator[list[tuple[QueuePosition, Job]]]:
-        """The waiting jobs of each group, with their stored positions."""
-        return iter(self._kinds.values())
-
-    def heads(self, standing: Standing | None = None) -> list[Head]:
-        """The first job of each group."""
-        return [
-            (with_pressure(group[0][0], standing, account), number, 0, group)
-            for number, ((_, account), group) in enumerate(self._kinds.items())
-        ]
-
-
-def _turn(item: tuple[QueuePosition, Job]) -> QueuePosition:
-    return item[0]
 
 
 def rank(
@@ -235,9 +98,7 @@ def decide(
     waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now, by_account=limits is not None)
     crowding = len(waiting) / max(1, cluster.gpus) if policy.gate is not None else 0.0
     standing = None if shares is None or not policy.fair else _standing(shares, waiting, reservation, now)
-    if standing is not None and reservation is not None:
-        position = with_pressure(reservation.position, standing, account_of(reservation.job))
-        reservation = replace(reservation, position=position)
+    reservation = None if reservation is None else _moved(reservation, standing)
     heads = waiting.heads(standing)
     heapify(heads)
     kinds = waiting.kinds()
@@ -269,43 +130,37 @@ def decide(
         gate = None if overdue else crowding
         seen, allowed = (cluster, True) if backfill is None else backfill.view(job, position, cluster)
         known = (kinds[number], overdue, closed, allowed) in failed
-        if (
-            not known
-            and limits is not None
-            and limits.refuse(job.account, waiting.least.of(kinds[number], job)) is not None
-        ):
+        tried, placed = restricted(job, closed), None
+        over = not known and limits is not None and _is_over(limits, job, waiting.least, kinds[number])
+        if not known and not over:
+            placed = place_gang(ranker, tried, seen, draw, gate, kept)
+            over = placed is not None and limits is not None and _goes_over(limits, placed, cluster)
+        if over:
             heappop(heads)  # the others of its group have the same account and demand
             if backfill is not None:
                 backfill.over_limit(job)
             continue
-        tried = restricted(job, closed)
-        placed = None if known else place_gang(ranker, tried, seen, draw, gate, kept)
         following: int | None = None
-        if placed is not None and limits is not None:
-            if limits.refuse_placed(placed.placements, cluster) is not None:
-                heappop(heads)
-                if backfill is not None:
-                    backfill.over_limit(job)
-                continue
-            limits.give(placed.placements, cluster)
         if placed is not None:
             placements.extend(placed.placements)
+            if limits is not None:
+                limits.give(placed.placements, cluster)
             if standing is not None:
                 standing.give(account_of(job), gpus_taken(placed.placements, cluster))
             cluster = placed.cluster if backfill is None else backfill.placed(job, placed, cluster, allowed=allowed)
             following = index + 1 if index + 1 < len(kind) else None
-        elif backfill is not None:
+        else:
             if not known:
                 failed.add((kinds[number], overdue, closed, allowed))
-                backfill.refused(tried, position, cluster, gate)
+                if backfill is not None:
+                    backfill.refused(tried, position, cluster, gate)
+                elif overdue:
+                    kept = idlest_nodes(policy, job, cluster)
             # No other job of this kind fits in this pass, unless it may use other GPUs.
-            following = None if allowed else backfill.next_allowed(kind, index)
-        else:
-            failed.add((kinds[number], overdue, closed, True))
-            if overdue:
-                kept = idlest_nodes(policy, job, cluster)
-        if placed is None:
-            others = following, _next_other(advance, kind, index, closed, now)
+            others = (
+                None if backfill is None or allowed else backfill.next_allowed(kind, index),
+                _next_other(advance, kind, index, closed, now),
+            )
             following = min((one for one in others if one is not None), default=None)
         _go_on(heads, following, standing)
     if backfill is None:
@@ -358,10 +213,28 @@ def _next_other(
     return next((i for i in behind if not closed <= advance.closed(kind[i][1], now)), None)
 
 
+def _is_over(limits: LimitCheck, job: Job, least: LeastAmounts, kind: int) -> bool:
+    """Whether a limit refuses a job wherever it is placed."""
+    return limits.refuse(job.account, least.of(kind, job)) is not None
+
+
+def _goes_over(limits: LimitCheck, placed: Decision, cluster: Cluster) -> bool:
+    """Whether a limit refuses a job where it would be placed."""
+    return limits.refuse_placed(placed.placements, cluster) is not None
+
+
 def _standing(shares: FairShares, waiting: Queue, reservation: Reservation | None, now: Seconds) -> Standing:
     """How the accounts stand that run jobs, wait or have the reservation, whose job need not be in the queue."""
     reserved = () if reservation is None else (account_of(reservation.job),)
     return shares.standing(waiting.accounts().union(reserved), now)
+
+
+def _moved(reservation: Reservation, standing: Standing | None) -> Reservation:
+    """The reservation of the last pass at the position that its job has now."""
+    if standing is None:
+        return reservation
+    position = with_pressure(reservation.position, standing, account_of(reservation.job))
+    return replace(reservation, position=position)
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from math import inf
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from cotenant.core.model import Job, Reason
-from cotenant.core.placement.deciding import queue_position
 from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.queue import queue_position
 from cotenant.core.queueing.fair import Standing
 from cotenant.core.queueing.overdue import is_overdue
 from cotenant.core.units import Seconds
