@@ -61,6 +61,11 @@ def test_what_claims_cannot_express_stays_with_the_device_plugin(annotations: di
     assert new["spec"]["schedulerName"] == "cotenant-scheduler"
 
 
+def test_a_pod_of_the_lower_priority_class_stays_with_the_device_plugin() -> None:
+    assert "resourceClaims" not in admitted(written({**SLICE, "nvidia.com/priority": 1}), CONVERT)["spec"]
+    assert "resourceClaims" in admitted(written({**SLICE, "nvidia.com/priority": 0}), CONVERT)["spec"]
+
+
 AUTO = {"cotenant.io/memory": "auto", "cotenant.io/workload": "w"}
 
 

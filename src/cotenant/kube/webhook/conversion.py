@@ -25,6 +25,8 @@ def converted(spec: Json, request: PodRequest, stated: PodRequest, codec: Settin
     """
     if spec.get("resourceClaims") or not request.containers or request.vendor is not VGPU.vendor:
         return None
+    if any(one.amounts.low for one in request.containers):  # a claim has no priority among the processes of its GPU
+        return None
     templates = {
         one.name: _template(one.amounts.container, said.amounts.container, is_automatic=request is not stated)
         for one, said in zip(request.containers, stated.containers, strict=True)
