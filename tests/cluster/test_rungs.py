@@ -99,7 +99,7 @@ def modes(engine: Engine) -> dict[str, int]:
 
 def test_each_tenant_of_a_mixed_node_sees_what_it_was_given_also_after_restarts(engine: Engine) -> None:
     client(engine, "by-mps", 4000, code=FILLS)
-    client(engine, "beside", 2000, 50)
+    client(engine, "beside", 2000)
     client_by_claim(engine, "by-claim", 3000, code=FILLS)
     engine.create("by-preload", {MEMORY: 3000}, FILLS, annotations=ON_THIRD | {ISOLATION: "preload"})
     engine.create("by-default", {MEMORY: 1000}, STAYS, annotations=ON_THIRD)
