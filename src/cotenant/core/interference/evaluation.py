@@ -12,7 +12,7 @@ from cotenant.core.interference.catalogue import Signature
 from cotenant.core.interference.factorisation import factorise
 from cotenant.core.interference.fitting import Measured
 from cotenant.core.interference.kernel import Floats, Pairs, Shares
-from cotenant.core.interference.observations import FASTEST, SLOWEST
+from cotenant.core.interference.observations import SLOWEST
 from cotenant.core.interference.predictor import Predictor
 
 
@@ -64,7 +64,8 @@ def split(pairs: Sequence[Pair], observed: float, seed: int) -> tuple[list[Pair]
 
 
 def factorisation_error(seen: Sequence[Pair], unseen: Sequence[Pair], rank: int) -> float:
-    """Mean absolute error of plain matrix factorisation, which knows nothing of the jobs."""
+    """Mean absolute error of plain matrix factorisation, which knows nothing of the jobs; no prediction is above the
+    largest speed that was seen."""
     types = {job: place for place, job in enumerate(dict.fromkeys(job for p in (*seen, *unseen) for job in p.jobs))}
 
     def table(some: Sequence[Pair]) -> tuple[Pairs, Floats]:
@@ -72,6 +73,6 @@ def factorisation_error(seen: Sequence[Pair], unseen: Sequence[Pair], rank: int)
         pairs = Pairs(np.array([types[row.victim] for row in rows]), np.array([types[row.partner] for row in rows]))
         return pairs, np.array([row.speed for row in rows])
 
-    known, (hidden, speeds) = table(seen), table(unseen)
-    predicted = np.clip(factorise(*known, len(types), rank).predict(hidden), SLOWEST, FASTEST)
+    (known, values), (hidden, speeds) = table(seen), table(unseen)
+    predicted = np.clip(factorise(known, values, len(types), rank).predict(hidden), SLOWEST, values.max())
     return float(np.abs(predicted - speeds).mean())
