@@ -1,20 +1,42 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster whose GPUs are given by ResourceClaims alone: pods that request them under resources are converted."""
+"""A cluster whose GPUs are given by ResourceClaims alone: pods that request them under resources are converted, and
+there is no kube-scheduler but the cluster's own."""
 
-from collections.abc import Iterator
+import contextlib
+import json
+import signal
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from cotenant.kube.codec.claims import DRIVER, SHARED
-from cotenant.kube.codec.inventory import AWAY, INVENTORY
+from cotenant.kube.api.names import SCHEDULER
+from cotenant.kube.codec.claims import DRIVER, SHARED, WHOLE
+from cotenant.kube.codec.inventory import AWAY, CLAIMS_AWAY, INVENTORY
 from tests.cluster.api import Json, RefusedError, wait_for
-from tests.cluster.claiming import API, CLAIMS
+from tests.cluster.binaries import KUBERNETES
+from tests.cluster.claiming import API, CLAIMS, IGNORED, VOID, create, events_of, make_claim, make_template, spec_of
 from tests.cluster.engine import COUNT, Engine, chart_values, run_install
 from tests.cluster.gpus import uuid
-from tests.cluster.pods import path_of
-from tests.cluster.tenant import STAYS
+from tests.cluster.pods import container, create_pod, path_of
+from tests.cluster.tenant import SEES, STAYS
+from tests.cluster.test_failover import (
+    EXTENDER,
+    LEASE_PATH,
+    Blow,
+    assert_no_memory_twice,
+    cut_off,
+    deleted,
+    killed,
+    leader,
+    placed,
+    placed_at,
+    scale,
+    send,
+    wait_until_ready,
+)
 
+MINOR = int(KUBERNETES.split(".")[1])
 TEMPLATE = "cotenant-1x-2048mib-25c"
 MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
 ONLY = "claims: {enabled: true, convert: true, only: true}"
@@ -62,6 +84,106 @@ def test_a_pod_that_requests_gpus_under_resources_gets_them_by_a_claim(engine: E
         engine.delete(name)
     wait_for("the claims to go with their pods", lambda: not claims_of_pods(engine))
     engine.cluster.delete(f"{API}/namespaces/default/resourceclaimtemplates/{TEMPLATE}")
+
+
+def test_no_kube_scheduler_runs_beside_ours_which_holds_a_lease_of_its_own(engine: Engine) -> None:
+    (pod,) = engine.our_pods(SCHEDULER)
+    assert [one["name"] for one in pod["spec"]["containers"]] == ["scheduler"]
+    assert leader(engine)["metadata"]["name"] == pod["metadata"]["name"]
+    renewed = engine.cluster.get(LEASE_PATH)["spec"]
+    wait_for("another renewal", lambda: engine.cluster.get(LEASE_PATH)["spec"]["renewTime"] != renewed["renewTime"])
+    assert engine.cluster.get(LEASE_PATH)["spec"]["acquireTime"] == renewed["acquireTime"]
+
+
+@contextlib.contextmanager
+def hanging(engine: Engine, pod: Json) -> Iterator[None]:
+    """A scheduler that does nothing for a while, and then goes on as if nothing had happened."""
+    assert send(engine, pod, signal.SIGSTOP, EXTENDER)
+    try:
+        yield
+    finally:
+        send(engine, pod, signal.SIGCONT, EXTENDER)
+
+
+LOSSES: dict[str, Blow] = {"deleted": deleted, "killed": killed(EXTENDER), "hanging": hanging, "cut off": cut_off}
+
+
+def test_of_two_schedulers_one_leads_and_the_other_goes_on_if_it_is_lost(
+    engine: Engine, say: Callable[[str], None]
+) -> None:
+    make_template(engine, "most", spec_of("20Gi"))
+    make_template(engine, "little", spec_of("100Mi"))
+    scale(engine, 2)
+    try:
+        for name, blow in LOSSES.items():
+            wait_until_ready(engine)
+            lost = leader(engine)
+            for number in range(2):  # there is room for one
+                create(engine, f"most-{number}", STAYS, template="most")
+            with blow(engine, lost):
+                create(engine, "next", STAYS, template="little")
+                began = engine.cluster.get(path_of("next"))["metadata"]["creationTimestamp"]
+                placed_at(engine, "next")
+                wait_for("the card to be given", lambda: len(placed(engine)) == 2)
+                assert_no_memory_twice(engine)
+                if name != "killed":  # then the same pod goes on, as another process
+                    assert leader(engine)["metadata"]["name"] != lost["metadata"]["name"]
+            say(f"{name}: the next pod was created {began}, and placed by {leader(engine)['metadata']['name']}")
+            wait_until_ready(engine)
+            assert len(placed(engine)) == 2
+            assert_no_memory_twice(engine)
+            engine.tidy()
+            wait_for("the claims to go", lambda: not claims_of_pods(engine))
+    finally:
+        scale(engine, 1)
+
+
+@pytest.mark.skipif(MINOR >= 35, reason="kubelet has the feature always from 1.35 on")
+def test_no_pod_is_sent_to_a_node_whose_kubelet_does_not_serve_claims(engine: Engine) -> None:
+    machine = engine.machine("node1")
+    file = machine.folder / "kubelet.json"
+    usual = json.loads(file.read_text())
+    gates = {**usual["featureGates"], "DynamicResourceAllocation": False}
+    try:
+        file.write_text(json.dumps({**usual, "featureGates": gates}))
+        machine.restart("kubelet")
+        wait_for("the agent to tell", lambda: AWAY in engine.node("node1")["metadata"]["annotations"], seconds=60)
+        make_claim(engine, "waits", spec_of("1Gi"))
+        create(engine, "waits", SEES)
+        said = f"kubelet has not registered driver {DRIVER}"
+        wait_for("the reason", lambda: said in events_of(engine, "waits"))
+        create_pod(engine.cluster, "plain", container("main", ""))
+        engine.ended("plain")
+        assert "nodeName" not in engine.cluster.get(path_of("waits"))["spec"]
+    finally:
+        file.write_text(json.dumps(usual))
+        machine.restart("kubelet")
+    engine.ended("waits")
+    assert CLAIMS_AWAY not in engine.node("node1")["metadata"]["annotations"]
+
+
+@pytest.mark.skipif(MINOR < 36, reason="Kubernetes 1.36 maps resources to device classes unless a gate forbids it")
+def test_a_resource_that_is_mapped_to_a_device_class_is_given_by_conversion_and_by_no_other_allocator(
+    engine: Engine, say: Callable[[str], None]
+) -> None:
+    mapped = f"{API}/deviceclasses/{WHOLE}"
+    engine.cluster.patch(mapped, {"spec": {"extendedResourceName": COUNT}})
+    try:
+        engine.create("converted", {COUNT: 1}, SEES)
+        engine.ended("converted")
+        assert "resourceClaims" in engine.cluster.get(path_of("converted"))["spec"]
+        engine.create("template", {COUNT: 1, MEMORY: 2048}, SEES)
+        engine.ended("template")
+        main = container("main", SEES, {COUNT: 1}, env=VOID)
+        create_pod(engine.cluster, "past", main, labels=IGNORED)
+        why = engine.waits("past")
+        say(f"a pod that skips the webhook is told: {why}")
+        assert "0/1 nodes are available" in why
+        engine.create("undisturbed", {COUNT: 1}, SEES)
+        engine.ended("undisturbed")
+        assert "nodeName" not in engine.cluster.get(path_of("past"))["spec"]
+    finally:
+        engine.cluster.patch(mapped, {"spec": {"extendedResourceName": None}})
 
 
 def claims_of_pods(engine: Engine) -> list[Json]:

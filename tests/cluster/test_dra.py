@@ -5,6 +5,7 @@
 import pytest
 
 from cotenant.kube.api.claims import FINALIZER, VERSION
+from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.claims import DRIVER, device_name
 from tests.cluster.api import RefusedError, wait_for
 from tests.cluster.claiming import (
@@ -112,3 +113,32 @@ def test_a_forged_allocation_is_refused_and_pods_may_share_a_claim(engine: Engin
     wait_for("the reason", lambda: "free" in events_of(engine, "later"))  # the second still has it
     engine.delete("second")
     engine.ended("later")
+
+
+def test_a_pod_that_came_to_its_node_past_us_with_the_claim_of_another_is_counted_until_it_ends(engine: Engine) -> None:
+    """Nothing asks about it: it names its node, and the claim is prepared already."""
+    make_claim(engine, "kept", spec_of("20Gi", 30))
+    create(engine, "kept", STAYS)
+    started(engine, "kept")
+    create(engine, "beside", STAYS, claim="kept", labels=IGNORED, env=VOID, nodeName="node1")
+    started(engine, "beside")
+    wait_for("the assignment", lambda: RECORD in engine.cluster.get(path_of("beside"))["metadata"]["annotations"])
+    assert engine.record("beside").containers == engine.record("kept").containers
+    wait_for("the event", lambda: "came to this node without cotenant" in events_of(engine, "beside"))
+    seen = engine.said("beside")
+    assert (seen["gpus"], seen["totals"], seen["preloaded"]) == ([CARD], [20480], True)
+    engine.delete("kept")
+    make_claim(engine, "after-both", spec_of("20Gi"))
+    create(engine, "after-both", SEES)
+    wait_for("the reason", lambda: "free" in events_of(engine, "after-both"))
+    assert engine.cluster.get(path_of("beside"))["status"]["phase"] == "Running"
+    engine.delete("beside")
+    engine.ended("after-both")
+
+
+def test_more_memory_than_any_card_has_is_refused_with_the_amount(engine: Engine) -> None:
+    make_claim(engine, "huge", spec_of("64Gi"))
+    create(engine, "huge", SEES)
+    wait_for("the reason", lambda: f"needs {64 * 1024} MiB" in events_of(engine, "huge"))
+    assert str(V100.memory_mib) in events_of(engine, "huge")
+    assert allocation(engine, "huge") == {}

@@ -333,6 +333,8 @@ class ApiServer:
             return self._one_of_cluster(asked, parts[4] if len(parts) > 4 else "", writer)
         namespace, name = parts[3], parts[5] if len(parts) > 5 else ""
         body = json.loads(asked.body) if asked.body else {}
+        if asked.method == "POST" and not name and (namespace, body["metadata"]["name"]) in self.pods:
+            return _write_status(writer, 409, "AlreadyExists", f'"{body["metadata"]["name"]}" already exists')
         if asked.method == "POST" and not name and parts[4] != "pods":
             _write(writer, 201, self.merge(body["metadata"]["name"], body, namespace))
         elif asked.method == "POST" and not name:

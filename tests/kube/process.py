@@ -71,16 +71,22 @@ class Doors:
     pids: tuple[int, ...]
 
 
-@asynccontextmanager
-async def a_ready_process(
-    folder: Path, server: ApiServer, *more: str, hold_s: float, env: Mapping[str, str] | None = None
-) -> AsyncIterator[Doors]:
-    """Both processes, beside a server; they must be there at the end as well."""
+def write_certificate(folder: Path) -> trustme.CA:
+    """Makes a certificate, its key and that of its authority in a folder."""
     authority = trustme.CA()
     leaf = authority.issue_cert("localhost")
     authority.cert_pem.write_to_path(str(folder / "ca.crt"))
     leaf.cert_chain_pems[0].write_to_path(str(folder / "tls.crt"))
     leaf.private_key_pem.write_to_path(str(folder / "tls.key"))
+    return authority
+
+
+@asynccontextmanager
+async def a_ready_process(
+    folder: Path, server: ApiServer, *more: str, hold_s: float, env: Mapping[str, str] | None = None
+) -> AsyncIterator[Doors]:
+    """Both processes, beside a server; they must be there at the end as well."""
+    authority = write_certificate(folder)
     (folder / "settings.yaml").write_text(f"version: 1\nscheduler: {{hold-s: {hold_s}}}\n")
     tls = ssl.create_default_context()
     authority.configure_trust(tls)

@@ -73,6 +73,8 @@ VALUES: dict[str, Json] = {
         "devices": {"simulate": 4, "memory": "16GiB", "type": "Tesla T4"},
         "image": {"registry": "registry.example/x", "tag": "7", "pullSecrets": ["one", "two"]},
     },
+    "claims only": {"settings": {"claims": {"enabled": True, "only": True}}},
+    "claims and an extender": {"settings": {"claims": {"enabled": True, "only": True, "extender": True}}},
     "nothing optional": {
         "web": {"enabled": False},
         "networkPolicies": {"enabled": False},
@@ -137,8 +139,9 @@ def test_what_follows_from_settings_is_what_the_code_makes_of_them(values: Json)
         found = objects[wanted["kind"], wanted["metadata"]["name"]]
         kept = {key: value for key, value in found.items() if key != "metadata"}
         assert kept == {key: value for key, value in wanted.items() if key != "metadata"}
-    configuration = yaml.safe_load(objects["ConfigMap", CONFIGURATION]["data"][KUBE_SCHEDULER])
-    assert configuration == kube_scheduler(scheduler_terms_of(settings))
+    configuration = objects["ConfigMap", CONFIGURATION]["data"].get(KUBE_SCHEDULER)
+    expected = kube_scheduler(scheduler_terms_of(settings)) if settings.has_extender else None
+    assert (configuration and yaml.safe_load(configuration)) == expected
 
 
 @pytest.mark.parametrize("enabled", [False, True])

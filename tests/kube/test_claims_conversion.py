@@ -118,14 +118,36 @@ def test_without_the_device_plugin_a_pod_is_converted_or_refused() -> None:
     only = KubeSettings(claims=ClaimsPart(enabled=True, convert=True, only=True))
     assert admitted(written(SLICE), only)["spec"]["resourceClaims"]
     assert "resourceClaims" not in admitted(written({}), only)["spec"]
-    amd = admitted(written({"amd.com/gpu": 1}), only)
-    assert amd["spec"]["schedulerName"] == "cotenant-scheduler", "claims are for NVIDIA GPUs"
+    assert "other vendors" in refusal(mutate(review(written({"amd.com/gpu": 1})), only)), "claims are for NVIDIA GPUs"
+    with_extender = KubeSettings(claims=ClaimsPart(enabled=True, convert=True, only=True, extender=True))
+    assert admitted(written({"amd.com/gpu": 1}), with_extender)["spec"]["schedulerName"] == "cotenant-scheduler"
     in_instance = written(SLICE, annotations={"cotenant.io/isolation": "mig"})
     assert "a claim cannot express this request" in refusal(mutate(review(in_instance), only))
     no_templates = KubeSettings(claims=ClaimsPart(enabled=True, only=True))
     assert "name a claim instead of resources" in refusal(mutate(review(written(SLICE)), no_templates))
     with pytest.raises(InputError, match=r"claims\.only: needs claims\.enabled"):
         parse_settings(b"claims: {only: true}")
+    with pytest.raises(InputError, match=r"claims\.extender: remove it"):
+        parse_settings(b"claims: {enabled: true, extender: true}")
+
+
+@pytest.mark.parametrize("amounts", [SLICE, {}], ids=["with GPUs", "without GPUs"])
+@pytest.mark.parametrize(
+    ("named", "gets"),
+    [
+        ("cotenant-scheduler", "default-scheduler"),
+        ("hami-scheduler", "default-scheduler"),
+        ("own", "own"),
+        (None, None),
+    ],
+)
+def test_without_the_extender_a_pod_is_left_to_a_scheduler_that_is_there(
+    amounts: dict[str, Any], named: str | None, gets: str | None
+) -> None:
+    only = KubeSettings(claims=ClaimsPart(enabled=True, convert=True, only=True))
+    made = written(amounts)
+    made["spec"] |= {} if named is None else {"schedulerName": named}
+    assert admitted(made, only)["spec"].get("schedulerName") == gets
 
 
 def test_a_privileged_pod_is_refused_before_it_is_converted() -> None:

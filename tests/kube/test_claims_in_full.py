@@ -3,7 +3,9 @@
 """Claims with several requests, alternatives, selectors, constraints and capacities; several claims of a pod; claims
 that pods share."""
 
+import asyncio
 import json
+from collections import Counter
 from typing import Any
 from unittest.mock import AsyncMock, Mock, patch
 
@@ -17,6 +19,7 @@ from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.scheduler import allowances, bypassing
 from cotenant.kube.scheduler.allowances import Allowances
+from cotenant.kube.scheduler.claims import MOST_AT_ONCE
 from cotenant.kube.scheduler.resize import RESIZE
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer
@@ -429,6 +432,43 @@ def test_many_pods_of_one_claim_are_not_all_read_again_for_each_of_them() -> Non
             add(server, "last", "1Gi")
             await decided(server, "last")
             assert told.call_count < 5
+
+    play(story, CLAIMS)
+
+
+def test_pods_that_name_one_claim_are_read_a_few_at_a_time() -> None:
+    """Thousands may, and everything else would wait for them."""
+
+    async def story(plane: ControlPlane) -> None:
+        server, book = plane.server, plane.scheduler.claims
+        await with_nodes(plane, n1=(1, 16_000))
+        add_claim(server, "shared", spec_of("1Gi"))
+        names = [f"p{i}" for i in range(10 * MOST_AT_ONCE)]
+        for name in names:
+            add_pod(server, name, claim="shared", nodeSelector={"zone": "none"})
+        await plane.knows(*names)
+        turn, told, changed = [0], list[tuple[int, str]](), book._changed
+
+        async def count_turns() -> None:
+            while True:
+                await asyncio.sleep(0)
+                turn[0] += 1
+
+        def note(pod: Pod) -> None:
+            told.append((turn[0], pod.metadata.name))
+            changed(pod)
+
+        counting = asyncio.create_task(count_turns())
+        with patch.object(book, "_changed", note):
+            for deletes in (True, False):
+                told.clear()
+                if deletes:
+                    server.claims.remove("shared", "team")
+                else:
+                    server.nodes.merge("n1", {"metadata": {"labels": {"new": "yes"}}})
+                await until(lambda: {name for _, name in told} == set(names))
+                assert max(Counter(at for at, _ in told).values()) <= 2 * MOST_AT_ONCE
+        counting.cancel()
 
     play(story, CLAIMS)
 

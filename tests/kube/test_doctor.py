@@ -24,7 +24,7 @@ from cotenant.kube.install.doctor.checks import CHECKS, examine
 from cotenant.kube.install.doctor.facts import AccountRight, Facts, ForeignPlugin, Trial, account_rights
 from cotenant.kube.install.doctor.reading import _expected, expected_objects
 from cotenant.kube.install.kinds import Key, Seen, SeenMetadata
-from cotenant.kube.settings import KubeSettings
+from cotenant.kube.settings import KubeSettings, parse_settings
 from cotenant.node.certificate import DAYS
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.diagnosis import ERRORS_EXIT, WARNINGS_EXIT, Diagnosis
@@ -97,6 +97,21 @@ def healthy() -> Facts:
 
 def with_object(key: Key, seen: Seen | None) -> Callable[[Facts], Facts]:
     return lambda facts: replace(facts, objects={**facts.objects, key: seen})
+
+
+@pytest.mark.parametrize("text", ["{enabled: true, only: true}", "{enabled: true, only: true, convert: true}"])
+def test_a_cluster_without_the_extender_is_healthy_without_a_configuration_of_kube_scheduler(text: str) -> None:
+    settings = parse_settings(f"claims: {text}".encode())
+    made = expected_objects(settings=settings)
+    (data,) = (one["data"] for one in made if one["metadata"]["name"] == CONFIGURATION and one["kind"] == "ConfigMap")
+    objects = {**healthy().objects, **{key: Seen() for key in _expected(made) if key not in healthy().objects}}
+    objects[Key("ConfigMap", CONFIGURATION, NAMESPACE)] = Seen(data=data)
+    refused = "cotenant: this cluster gives NVIDIA GPUs by ResourceClaims only (claims.only)"
+    trial = Trial(scheduler="default-scheduler", has_claims=True) if settings.claims.convert else Trial(problem=refused)
+    facts = replace(healthy(), settings=settings, objects=objects, trial=trial)
+    assert examine(facts).findings == ()
+    assert Key("DeviceClass", "gpu.cotenant.io") in {*_expected(made)}
+    assert not [one for one in _expected(made) if "as-kube-scheduler" in one.name]
 
 
 def with_node(one: Seen) -> Callable[[Facts], Facts]:

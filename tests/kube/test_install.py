@@ -146,6 +146,32 @@ def test_the_scheduler_may_write_to_its_own_lease_alone() -> None:
     assert (binding["roleRef"]["name"], binding["subjects"][0]["name"]) == (LEASE, SCHEDULER)
 
 
+ONLY = "claims: {enabled: true, only: true}"
+
+
+def test_without_the_extender_there_is_no_kube_scheduler_and_nothing_that_it_would_need() -> None:
+    objects = made(ONLY)
+    pod = pod_of(objects["Deployment", SCHEDULER])
+    (container,) = pod["containers"]
+    assert not [word for word in container["command"] if "extender" in word]
+    assert "--lease=cotenant-system/cotenant-scheduler" in container["command"]
+    assert KUBE_SCHEDULER not in objects["ConfigMap", CONFIGURATION]["data"]
+    (rule,) = objects["NetworkPolicy", SCHEDULER]["spec"]["ingress"]
+    assert [one["port"] for one in rule["ports"]] == [8443]
+    bound = [one["roleRef"]["name"] for (kind, _), one in objects.items() if kind.endswith("RoleBinding")]
+    assert not [name for name in bound if not name.startswith("cotenant-")]
+    rights = {resource for one in objects["ClusterRole", SCHEDULER]["rules"] for resource in one["resources"]}
+    assert "pods/binding" not in rights
+    leases = [one for one in objects["Role", SCHEDULER]["rules"] if one["resources"] == ["leases"]]
+    assert [one["verbs"] for one in leases] == [["create"], ["get", "patch"]]
+    assert leases[1]["resourceNames"] == [LEASE]
+    with_extender = made("claims: {enabled: true, only: true, extender: true}")
+    assert [one["name"] for one in pod_of(with_extender["Deployment", SCHEDULER])["containers"]][1:] == [
+        "kube-scheduler"
+    ]
+    assert ("ClusterRoleBinding", "cotenant-scheduler-as-kube-scheduler") in with_extender
+
+
 @pytest.mark.parametrize("name", [SCHEDULER, WEBHOOK])
 def test_of_several_replicas_one_goes_at_a_time_and_they_are_on_different_nodes(name: str) -> None:
     objects = made(scheduler={"replicas": 3}, webhook={"replicas": 3})

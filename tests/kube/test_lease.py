@@ -13,16 +13,20 @@ import pytest
 
 from cotenant.cli.kube import kube
 from cotenant.errors import InputError
-from cotenant.kube.scheduler.leadership import WRITER, Candidacy
+from cotenant.kube.scheduler.leadership import WRITER, Candidacy, Tenure
 from cotenant.kube.scheduler.lease import ElectedLeader
-from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
+from cotenant.kube.settings import SCHEDULER_NAME, ClaimsPart, KubeSettings
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.control_plane import KNOWS, LEASE, ControlPlane, a_scheduler, passes, until
 from tests.kube.http import ask
 from tests.kube.pods import pod_object
-from tests.kube.process import ANY_PORT, a_process, kubeconfig
+from tests.kube.process import ANY_PORT, a_process, kubeconfig, ports_of, write_certificate
 
 LANDING_S = 0.4
+DURATION_S, RETRY_S = 0.6, 0.05
+"""of a lease of our own"""
+ONLY = KubeSettings(claims=ClaimsPart(enabled=True, only=True))
+"""without a kube-scheduler beside us"""
 
 
 def lead_of(plane: ControlPlane) -> ElectedLeader:
@@ -31,11 +35,15 @@ def lead_of(plane: ControlPlane) -> ElectedLeader:
 
 
 @asynccontextmanager
-async def a_replica(server: ApiServer, host: str) -> AsyncIterator[ControlPlane]:
+async def a_replica(
+    server: ApiServer, host: str, settings: KubeSettings | None = None, me: str = ""
+) -> AsyncIterator[ControlPlane]:
     """One of several schedulers, quicker than usual."""
-    async with a_scheduler(server, KubeSettings(), host=host) as plane:
+    async with a_scheduler(server, settings or KubeSettings(), host=host) as plane:
         lead = lead_of(plane)
-        lead.candidacy = Candidacy(host, f"{host}-process", fresh_s=0.3, landing_s=LANDING_S)
+        lead.candidacy = Candidacy(host, me or f"{host}-process", fresh_s=0.3, landing_s=LANDING_S)
+        if lead.tenure is not None:
+            lead.tenure = Tenure(host, lead.candidacy.me, duration_s=DURATION_S, retry_s=RETRY_S)
         lead.read_s, lead.wait_ready_s, lead.handover_s = 0.02, 3.0, 0.1
         yield plane
 
@@ -283,6 +291,56 @@ def test_only_the_leader_answers_resizes_and_wakes_pods() -> None:
     play(story)
 
 
+def holder(server: ApiServer) -> str | None:
+    found: str | None = server.leases.pods[LEASE]["spec"].get("holderIdentity") if LEASE in server.leases.pods else None
+    return found
+
+
+def leads(plane: ControlPlane) -> bool:
+    return plane.scheduler.lead.unready_reason() is None
+
+
+def test_without_kube_scheduler_one_of_several_holds_a_lease_of_its_own_until_it_resigns() -> None:
+    async def told() -> None:
+        server = ApiServer()
+        async with server.serving(), a_replica(server, "one", ONLY, "one_1") as one:
+            await until(lambda: leads(one))
+            assert (holder(server), writer(server)) == ("one_1", "one_1")
+            before = server.leases.pods[LEASE]["spec"]["renewTime"]
+            async with a_replica(server, "two", ONLY, "two_1") as two:
+                renewed = server.leases.pods[LEASE]["spec"]
+                await until(lambda: server.leases.pods[LEASE]["spec"]["renewTime"] > before)
+                await passes(lambda: sum(asked.method == "GET" for asked in server.leases.asked), 40)
+                assert (holder(server), leads(one), leads(two)) == ("one_1", True, False)
+                assert server.leases.pods[LEASE]["spec"]["acquireTime"] == renewed["acquireTime"]
+                lead_of(one).handover_s = 1000.0  # for a kube-scheduler, of which there is none
+                lead_of(two).candidacy = Candidacy("two", "two_1", fresh_s=0.3, landing_s=1000.0)
+                await lead_of(one).resign()
+                await until(lambda: leads(two))  # without a wait for writes, since one has finished its own
+                assert holder(server) == "two_1"
+
+    asyncio.run(told())
+
+
+def test_without_kube_scheduler_the_lease_of_one_that_is_gone_is_taken_when_it_is_free() -> None:
+    async def told() -> None:
+        server = ApiServer()
+        async with server.serving(), a_replica(server, "one", ONLY, "one_1") as one:
+            await until(lambda: leads(one))
+            server.leases.hang_everything = True
+            await until(lambda: not leads(one))  # its last read is too old
+            assert holder(server) == "one_1"
+        server.leases.hang_everything = False
+        async with server.serving(), a_replica(server, "two", ONLY, "two_2") as two:
+            await until(lambda: leads(two))
+            assert holder(server) == "two_2"
+            server.leases.remove(LEASE[1], LEASE[0])
+            await until(lambda: not leads(two))
+            await until(lambda: leads(two))
+
+    asyncio.run(told())
+
+
 @pytest.mark.slow
 def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
     async def told() -> None:
@@ -330,6 +388,32 @@ def test_a_process_leads_beside_the_holder_and_resigns_when_it_is_stopped(tmp_pa
                 assert (await process.communicate())[1] == b""
                 assert process.returncode == 0
         assert writer(server) == ""
+
+    asyncio.run(told())
+
+
+@pytest.mark.slow
+def test_a_process_whose_settings_need_no_extender_has_no_first_port_and_a_lease_of_its_own(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("claims: {enabled: true, only: true}")
+    with pytest.raises(InputError, match=r"--status: needed with claims\.only"):
+        kube.main(["scheduler", "--settings", str(settings)], standalone_mode=False)
+
+    async def told() -> None:
+        server = ApiServer()
+        async with server.serving():
+            options = ("--kubeconfig", kubeconfig(tmp_path, server.port), "--extender", ANY_PORT)
+            write_certificate(tmp_path)
+            pair = ("--certificate", str(tmp_path / "tls.crt"), "--key", str(tmp_path / "tls.key"))
+            more = ("--settings", str(settings), "--status", ANY_PORT, *pair)
+            async with a_process(*options, *more, "--lease", "/".join(LEASE)) as process:
+                assert len(await ports_of(process)) == 1
+                assert process.stderr is not None
+                assert b"leads now" in await process.stderr.readline()
+                assert (holder(server) or "").startswith(gethostname())
+                process.terminate()
+                assert (await process.communicate())[1] == b""
+        assert (holder(server), writer(server)) == (None, "")
 
     asyncio.run(told())
 

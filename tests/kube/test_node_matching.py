@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from cotenant.kube.api.objects import decode_node, decode_pod
+from cotenant.kube.codec.inventory import CLAIMS_AWAY
 from cotenant.kube.codec.node_matching import MOST_CONDITIONS, admits, has_too_many
 from cotenant.kube.scheduler import admitting
 from tests.kube.control_plane import ControlPlane, play, until
@@ -97,6 +98,28 @@ def test_a_pod_goes_to_the_node_that_it_selects_and_waits_until_there_is_one() -
         await until(lambda: is_ready(server, "large"))
         assert record(server, "large").node == "n3"
         assert not plane.events("NoRoom")
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_with_claims_goes_to_no_node_whose_kubelet_has_not_registered_the_driver() -> None:
+    """A pod without claims does: kubelet there starts it by the device plugin."""
+
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        server.nodes.merge("n1", {"metadata": {"annotations": {CLAIMS_AWAY: "kubelet does not know the driver"}}})
+        await until(lambda: plane.scheduler.state.claims_away)
+        add(server, "claims", "1Gi")
+        await until_why(plane, "claims", "kubelet does not know the driver")
+        plane.add_pod("plain")
+        assert await plane.place("plain", "n1") == "n1"
+        server.nodes.merge("n1", {"metadata": {"annotations": {CLAIMS_AWAY: None}}})
+        await until(lambda: is_ready(server, "claims"))
+        server.nodes.merge("n2", {"metadata": {"annotations": {CLAIMS_AWAY: "as well"}}})
+        await until(lambda: "n2" in plane.scheduler.state.claims_away)
+        server.nodes.remove("n2", "")
+        await until(lambda: not plane.scheduler.state.claims_away)
 
     play(story, CLAIMS)
 

@@ -31,11 +31,14 @@ class Cluster:
     now: str = NOW
     allowed: tuple[str, ...] = ()
     dry: bool = False
+    converted: bool = False
 
     async def create(self, kind: Kind[Any], body: Any, *, namespace: str = "", dry_run: bool = False) -> Any:
         if kind.plural == "pods":
             self.dry = dry_run
-            found = {"metadata": {"creationTimestamp": self.now}, "spec": {"schedulerName": self.scheduler}}
+            spec: dict[str, Any] = {"schedulerName": self.scheduler}
+            spec |= {"resourceClaims": [{"name": "gpu"}]} if self.converted else {}
+            found = {"metadata": {"creationTimestamp": self.now}, "spec": spec}
             return msgspec.convert(found, kind.of)
         asked = body["spec"]["resourceAttributes"]
         return msgspec.convert({"status": {"allowed": asked["verb"] in self.allowed}}, kind.of)
@@ -54,6 +57,10 @@ def test_a_working_scheduler_passes_and_nothing_is_stored() -> None:
     cluster = Cluster(lease=LEASE)
     check(cluster)
     assert cluster.dry
+
+
+def test_a_pod_whose_request_became_claims_is_placed_whatever_its_scheduler() -> None:
+    check(Cluster("default-scheduler", lease=LEASE, converted=True))
 
 
 def test_a_user_who_may_not_read_the_lease_is_not_refused() -> None:

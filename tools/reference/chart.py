@@ -45,6 +45,7 @@ VALUE = re.compile(
 )
 """an expression that yields JSON, which is YAML too"""
 CLAIMS_ENABLED = 'dig "claims" "enabled" false .Values.settings'
+EXTENDER_INSTALLED = 'include "cotenant.extender" .'
 RENAMED = ("count", "memory", "memory_percent", "compute", "priority")
 """the resources of a dialect that settings can rename"""
 
@@ -141,7 +142,7 @@ def _configuration() -> str:
         f"{HEADER}apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: cotenant-configuration\n"
         '  namespace: {{ .Release.Namespace }}\n  labels:\n    {{- include "cotenant.labels" . | nindent 4 }}\n'
         "data:\n  settings.yaml: |\n    {{- toPrettyJson .Values.settings | nindent 4 }}\n"
-        f"  kube-scheduler.yaml: |\n{scheduler}"
+        f"  {{{{- if {EXTENDER_INSTALLED} }}}}\n  kube-scheduler.yaml: |\n{scheduler}  {{{{- end }}}}\n"
     )
 
 

@@ -92,14 +92,15 @@ def cluster_options(command: F) -> F:
     return command
 
 
-@kube.command(epilog=SCHEDULER_EPILOG, short_help="Runs the scheduler extender.")
+@kube.command(epilog=SCHEDULER_EPILOG, short_help="Runs the scheduler.")
 @cluster_options
 @click.option(
     "--extender",
     default="127.0.0.1:8888",
     show_default=True,
     metavar="HOST:PORT",
-    help="Address of the extender for kube-scheduler; other than loopback it needs --client-authority.",
+    help="Address of the extender for kube-scheduler; other than loopback it needs --client-authority. Unused if "
+    "the settings say claims.only.",
 )
 @click.option(
     "--status",
@@ -135,11 +136,12 @@ def cluster_options(command: F) -> F:
 @click.option(
     "--lease",
     metavar="NAMESPACE/NAME",
-    help="Lease of the kube-scheduler in the same pod. Without it there must be only one scheduler.",
+    help="Lease of the kube-scheduler in the same pod, or our own if the settings say claims.only. Without it there "
+    "must be only one scheduler.",
 )
 @click.option("--certificate-days", type=click.IntRange(1, 3650), help=CERTIFICATE_DAYS)
 def scheduler(extender: str, status: str | None, lease: str | None, **options: Any) -> None:
-    """Runs the scheduler: the extender of a stock kube-scheduler."""
+    """Runs the scheduler: the extender of a stock kube-scheduler, and the allocator of ResourceClaims."""
     from cotenant.kube.scheduler.process import SchedulerOptions, serve
 
     serve(

@@ -266,11 +266,16 @@ class ClaimsPart(_Section, frozen=True):
     only: bool = False
     """Whether NVIDIA GPUs are given by claims only: agents register no device plugin for them, and a pod that requests
     them under resources and is not converted is refused."""
+    extender: bool = False
+    """With `only`: whether a kube-scheduler with our extender is installed all the same, which places pods that request
+    GPUs of other vendors. Without it, such pods are refused, and the cluster's own scheduler places all pods."""
 
     def check(self) -> None:
         """InputError if no pod could get GPUs."""
         if self.only and not self.enabled:
             raise InputError("claims.only: needs claims.enabled, or no pod could get GPUs")
+        if self.extender and not self.only:
+            raise InputError("claims.extender: remove it; without claims.only, the extender is always installed")
 
 
 class NamespacePart(_Section, frozen=True):
@@ -379,6 +384,11 @@ class KubeSettings(_Section, frozen=True, dict=True):
     """The isolation ladder."""
     nodes: Mapping[str, NodePart] = {}
     """Sharing of the GPUs of single nodes, by the name of the node."""
+
+    @property
+    def has_extender(self) -> bool:
+        """Whether a kube-scheduler with our extender places pods; otherwise pods get GPUs by claims only."""
+        return not self.claims.only or self.claims.extender
 
     def codec(self) -> Settings:
         """Return how the requests of pods are read; InputError if two resources have the same name."""

@@ -19,13 +19,17 @@ from cotenant.core.model import ContainerKind, Machine
 from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces, at, slice_name
+from cotenant.kube.agent.claim_driver import REGISTRATION
 from cotenant.kube.agent.options import AgentOptions, Intervals, find_gpus_of
 from cotenant.kube.agent.orphans import Timing
 from cotenant.kube.agent.process import Agent, serve
+from cotenant.kube.agent.proto import pluginregistration_pb2 as watcher
+from cotenant.kube.agent.rpc import call
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.assignment import Held, Record, Share, encode_record
-from cotenant.kube.codec.inventory import AWAY, Orphans, machine_of, orphans_of
-from cotenant.kube.settings import KubeSettings
+from cotenant.kube.codec.claims import DRIVER
+from cotenant.kube.codec.inventory import AWAY, CLAIMS_AWAY, Orphans, machine_of, orphans_of
+from cotenant.kube.settings import ClaimsPart, KubeSettings
 from cotenant.node.company import UNKNOWN_SPACE, SliceProcess
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.nvml import NvmlBackend
@@ -71,10 +75,15 @@ class Around:
         self.server.nodes.merge("n1", {"status": {}})
         (folder / "proc").mkdir()
 
-    def agent(self, find: Callable[[AgentOptions], Backend] | None = None, **others: Any) -> Agent:
+    def agent(
+        self,
+        find: Callable[[AgentOptions], Backend] | None = None,
+        settings: KubeSettings = KubeSettings(),  # noqa: B008 -- frozen
+        **others: Any,
+    ) -> Agent:
         return Agent(
             options(self.folder, **others),
-            KubeSettings(),
+            settings,
             access_to(self.server),
             say=self.said.append,
             intervals=INTERVALS,
@@ -142,6 +151,35 @@ async def test_a_node_says_when_kubelet_could_start_nothing_there(folder: Path) 
                 await agent.leave()
                 assert around.node.metadata.annotations[AWAY] == "the agent was told to end"
     assert AWAY in around.node.metadata.annotations
+
+
+@pytest.mark.parametrize("only", [False, True], ids=["beside the device plugin", "claims only"])
+@in_loop
+async def test_a_node_says_when_kubelet_could_prepare_no_claims_there(folder: Path, only: bool) -> None:
+    """With claims only, it takes no pods with GPUs at all."""
+    around = Around(folder)
+
+    def said() -> tuple[str, str]:
+        found = around.node.metadata.annotations
+        return found.get(CLAIMS_AWAY, ""), found.get(AWAY, "")
+
+    async def register(registered: bool) -> None:
+        (socket,) = (folder / "k" / "plugins_registry").iterdir()
+        status = watcher.RegistrationStatus(plugin_registered=registered, error="" if registered else "too old")
+        method = f"/{REGISTRATION}/NotifyRegistrationStatus"
+        await call(socket, method, status, watcher.RegistrationStatusResponse, timeout_s=20)
+
+    async with around.server.serving(), kubelet_in(folder / "k") as kubelet:
+        (folder / "k" / "plugins_registry").mkdir()
+        settings = KubeSettings(claims=ClaimsPart(enabled=True, only=only))
+        async with running(around.agent(settings=settings, simulate=1, gpu_memory="1GiB").run()):
+            away = f"kubelet has not registered driver {DRIVER}"
+            await until(lambda: said() == (away, away if only else ""))
+            assert bool(kubelet.devices) is not only
+            await register(True)
+            await until(lambda: said() == ("", ""))
+            await register(False)
+            await until(lambda: said() == (f"{away}: too old", f"{away}: too old" if only else ""))
 
 
 @in_loop

@@ -57,6 +57,12 @@ these with what cotenant itself makes of the same settings. The defaults are in 
 {{- toJson $found -}}
 {{- end }}
 
+{{- /* Not empty if a kube-scheduler with our extender places pods; otherwise pods get GPUs by claims only. */}}
+{{- define "cotenant.extender" -}}
+{{- $only := dig "claims" "only" false .Values.settings -}}
+{{- if or (not $only) (dig "claims" "extender" false .Values.settings) -}}yes{{- end -}}
+{{- end }}
+
 {{- define "cotenant.schedulerName" -}}
 {{- $names := .Files.Get "files/names.yaml" | fromYaml -}}
 {{- dig "scheduler" "name" $names.schedulerName .Values.settings | toJson -}}

@@ -62,15 +62,17 @@ class ClaimDriver:
         kubelet: Path,
         known_s: float,
         made: Callable[[], object] = lambda: None,
+        on_known_change: Callable[[], object] = lambda: None,
         faults: Faults = dict,
         mps: NodeMps | None = None,
         read_claim: ReadClaim | None = None,
         say: Callable[[str], object] = to_stderr,
     ) -> None:
-        """`made` is called after a usage region was made; a claim waits `known_s` until its pod is known."""
+        """`made` is called after a usage region was made, `on_known_change` if kubelet has registered the driver, or
+        not any more; a claim waits `known_s` until its pod is known."""
         self._files, self._machine, self._pods, self._error_log = files, machine, pods, error_log
         self._kubelet, self._known_s, self._made, self._say = kubelet, known_s, made, say
-        self._endpoint = Path()
+        self._endpoint, self._on_known_change = Path(), on_known_change
         self._mps, self._read_claim = mps, read_claim
         self._health = health_handler(machine, faults)
         self._known, self._since = False, time.monotonic()
@@ -98,6 +100,12 @@ class ClaimDriver:
             {},
         )
 
+    def away(self) -> str | None:
+        """Why kubelet could not have a claim prepared here just now; None if it could."""
+        if self._known:
+            return None
+        return f"kubelet has not registered driver {DRIVER}{': ' if self._refusal else ''}{self._refusal}"
+
     def problem(self) -> str | None:
         """Why kubelet has no claims prepared here; None: it does, or was not asked for long."""
         if self._known or time.monotonic() < self._since + UNKNOWN_S:
@@ -118,6 +126,7 @@ class ClaimDriver:
                 self._endpoint = folder / name
                 servers.append(await serve(self._endpoint, self.handler, self._health))
                 self._known, self._since = False, time.monotonic()
+                self._on_known_change()
                 servers.append(await serve(watched / f"{DRIVER}-{name}", self.registration))
                 while all(server.path.exists() for server in servers):
                     await asyncio.sleep(AGAIN_S)
@@ -137,6 +146,7 @@ class ClaimDriver:
         self, request: watcher.RegistrationStatus, context: Context
     ) -> watcher.RegistrationStatusResponse:
         self._known, self._refusal = request.plugin_registered, printable(request.error[:200])
+        self._on_known_change()
         if request.plugin_registered:
             self._say(f"driver: kubelet knows {DRIVER}")
         else:

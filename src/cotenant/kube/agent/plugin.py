@@ -197,6 +197,7 @@ class Plugins:
             kubelet=state.host.kubelet,
             known_s=state.known_s,
             made=state.regions.hold,
+            on_known_change=state.on_watch_change,
             faults=self._faults,
             mps=state.mps,
             read_claim=self._read_claim,
@@ -210,6 +211,10 @@ class Plugins:
     def claims_problem(self) -> str | None:
         """What is wrong with ResourceClaims on this node; None: nothing, or they are not enabled."""
         return None if self._driver is None else self._driver.problem()
+
+    def claims_away(self) -> str | None:
+        """Why kubelet could not prepare claims on this node just now; None: it could, or they are not enabled."""
+        return None if self._driver is None else self._driver.away()
 
     @property
     def hands_out_devices(self) -> bool:

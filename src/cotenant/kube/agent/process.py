@@ -53,6 +53,7 @@ from cotenant.kube.api.metrics import count_request
 from cotenant.kube.codec.agent_report import REPORT, nvidia_driver, report_for
 from cotenant.kube.codec.inventory import (
     AWAY,
+    CLAIMS_AWAY,
     CLOSED,
     GRANTS,
     ORPHANS,
@@ -449,10 +450,14 @@ class Agent:
         while True:
             self._changed.clear()
             totals = counting.of(self._machine, self._pods.pods()) if plugins.hands_out_devices else {}
+            claims_away = plugins.claims_away()
             away = LEAVING if self._leaving else None if plugins.is_watched() else NOT_WATCHED
+            if not plugins.hands_out_devices:
+                away = away or claims_away
             closed = {} if self.mps is None else self.mps.published()
             told = annotations_for(unhealthy(self._machine, closed), vendor, self._codec)
-            self._node.want({**told, AWAY: away, CLOSED: closed_for({**closed, **self._faulty()})}, totals)
+            told |= {AWAY: away, CLAIMS_AWAY: claims_away, CLOSED: closed_for({**closed, **self._faulty()})}
+            self._node.want(told, totals)
             await self._changed.wait()
 
     async def _say_when_published(self, backend: Backend) -> None:

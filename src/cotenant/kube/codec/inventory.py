@@ -33,6 +33,8 @@ HAMI_REGISTER = "hami.io/node-nvidia-register"
 """Of HAMi: the GPUs of the node, for its WebUI."""
 AWAY = own_key("away")
 """Why kubelet could not start a pod with GPUs on the node just now."""
+CLAIMS_AWAY = own_key("claims-away")
+"""Why kubelet could not prepare ResourceClaims on the node just now."""
 USED = own_key("used")
 """Memory in use on its GPUs, for people who look; no decision depends on it."""
 SERVERS = own_key("servers")
@@ -41,7 +43,10 @@ CLOSED = own_key("closed")
 """Which GPUs take no pods because of a fault, or of their MPS, and why."""
 GRANTS = own_key("grants")
 """What pods are granted whose limits are above their requests (`grants.py`)."""
-SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, CLOSED, GRANTS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER, REPORT)
+SAID = (
+    *(INVENTORY, AWAY, CLAIMS_AWAY, USED, ORPHANS, SERVERS, CLOSED, GRANTS, OWN_TOTALS),
+    *(GPU_TOPOLOGY, HAMI_REGISTER, REPORT),
+)
 """All annotations that an agent writes on its node."""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""

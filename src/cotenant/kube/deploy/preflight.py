@@ -21,10 +21,10 @@ from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.deploy.objects import seconds
 from cotenant.kube.deploy.pods import container, pod_spec
 from cotenant.kube.deploy.session import FORBIDDEN, NOT_FOUND
+from cotenant.kube.settings import DEFAULT_SCHEDULER
 from cotenant.workloads.generator import PlannedJob
 
 INSTALL = "`cotenant kube install` installs it"
-DEFAULT_SCHEDULER = "default-scheduler"
 STALE_S = 60.0
 """Age of a lease after which its scheduler is taken for dead; a living one renews it every few seconds."""
 
@@ -155,7 +155,7 @@ async def check_scheduling(client: Client, namespace: str, image: str) -> None:
     main = container(image, ("true",), {str(VGPU.count): 1, str(VGPU.memory): 1}, {})
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "cotenant-check"}, "spec": pod_spec(main)}
     pod = await client.create(_PODS, body, namespace=namespace, dry_run=True)
-    if pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
+    if pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER) and not pod.spec.resource_claims:
         raise CotenantError(
             f"pods with GPUs are not sent to a scheduler of cotenant in namespace {namespace}; {INSTALL}"
         )

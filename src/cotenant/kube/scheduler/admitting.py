@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes do not admit a pod with ResourceClaims, by its node selector, required affinity and tolerations.
+"""Which nodes do not admit a pod with ResourceClaims, by its node selector, required affinity and tolerations, or
+because kubelet could not prepare its claims there.
 
 Pods of a Deployment agree in all of these, so the answer is kept until labels or taints of a node change.
 """
@@ -8,6 +9,7 @@ Pods of a Deployment agree in all of these, so the answer is kept until labels o
 import msgspec
 
 from cotenant.kube.api.objects import Node, Pod
+from cotenant.kube.codec.inventory import CLAIMS_AWAY
 from cotenant.kube.codec.node_matching import admits, has_too_many
 
 MOST_KNOWN = 256
@@ -15,7 +17,7 @@ MOST_KNOWN = 256
 
 
 class NodeAdmission:
-    """Follows the labels and taints of nodes."""
+    """Follows the labels and taints of nodes, and what their agents say about claims."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -43,12 +45,16 @@ class NodeAdmission:
         key = msgspec.json.encode((spec.node_selector, spec.affinity, spec.tolerations))
         found = self._known.get(key)
         if found is None:
-            found = frozenset(name for name, node in self._nodes.items() if not admits(spec, node))
+            found = frozenset(name for name, node in self._nodes.items() if _is_away(node) or not admits(spec, node))
             self._known[key] = found
             if len(self._known) > MOST_KNOWN:
                 del self._known[next(iter(self._known))]
         return found
 
 
+def _is_away(node: Node) -> bool:
+    return CLAIMS_AWAY in node.metadata.annotations
+
+
 def _terms(node: Node) -> object:
-    return node.metadata.labels, node.spec.taints, node.spec.unschedulable
+    return node.metadata.labels, node.spec.taints, node.spec.unschedulable, _is_away(node)

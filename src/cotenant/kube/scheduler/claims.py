@@ -41,6 +41,8 @@ from cotenant.kube.scheduler.allowances import Allowances
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import printable
 
+MOST_AT_ONCE = 32
+"""pods that are read again at a time, because something has changed on which their requests depend"""
 _READ_AT = tuple[str, int, int]
 """The version of a claim, of the device classes, and of the inventories of the nodes."""
 
@@ -57,12 +59,14 @@ class ClaimBook:
         *,
         enabled: bool,
         allow_privileged: bool = False,
+        converts: bool = False,
         pace: Pace,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is called for each pod of a claim that has changed."""
+        """`changed` is called for each pod of a claim that has changed; `converts`: the webhook turns requests under
+        resources into claims."""
         self.enabled, self._changed, self._state = enabled, changed, state
-        self._allow_privileged, self._errors = allow_privileged, errors
+        self._allow_privileged, self._converts, self._errors = allow_privileged, converts, errors
 
         def report(text: str) -> None:
             errors.report("watch", text)
@@ -74,6 +78,11 @@ class ClaimBook:
         """claims as our last write left them, until the watch shows them"""
         self._pods: dict[Key, dict[str, Pod]] = {}
         """the pods that name a claim, by UID"""
+        self._given: dict[Key, dict[str, Pod]] = {}
+        """those of them that have an assignment and have not ended, by UID"""
+        self._untold: dict[str, Key] = {}
+        """pods that are to be read again, by UID, and a claim that they name"""
+        self._wake = asyncio.Event()
         self._read: dict[str, tuple[_READ_AT, ClaimRequest | InputError]] = {}
         """what claims request, by their UIDs"""
         self._version = 0
@@ -102,6 +111,7 @@ class ClaimBook:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._classes.run())
             group.create_task(self._reflector.run())
+            group.create_task(self._tell_rest())
         raise AssertionError("reflectors never end")
 
     def find(self, namespace: str, name: str) -> ResourceClaim | None:
@@ -192,10 +202,10 @@ class ClaimBook:
         """The assignment of another pod that uses a claim; None if there is none. InputError if another pod uses it
         in a way that this one cannot join."""
         about = claim.metadata
-        users = self._pods.get((about.namespace, about.name), {})
+        key = about.namespace, about.name
         what = f"ResourceClaim {printable(about.name[:80])}"
-        for other, pod in users.items():
-            record = None if other == uid or has_ended(pod) else valid_record(pod)
+        for other, pod in self._given.get(key, {}).items():
+            record = None if other == uid else valid_record(pod)
             if record is None:
                 continue
             mine = record.held_by_claim(about.uid)
@@ -209,7 +219,8 @@ class ClaimBook:
                     " share must be the only one of its containers"
                 )
             return record
-        unknown = [one.name for one in claim.status.reserved_for if one.uid not in (uid, *users)]
+        users = self._pods.get(key, {})
+        unknown = [one.name for one in claim.status.reserved_for if one.uid != uid and one.uid not in users]
         if unknown:
             raise InputError(f"{what}: pod {printable(unknown[0][:80])} uses it, which is not known here")
         return None
@@ -221,8 +232,8 @@ class ClaimBook:
             claim = None if real is None else self.find(pod.metadata.namespace, real)
             if claim is None:
                 continue
-            for uid, other in self._pods.get((pod.metadata.namespace, claim.metadata.name), {}).items():
-                record = None if uid == pod.metadata.uid or has_ended(other) else valid_record(other)
+            for uid, other in self._given.get((pod.metadata.namespace, claim.metadata.name), {}).items():
+                record = None if uid == pod.metadata.uid else valid_record(other)
                 is_here = record is not None and record.node == pod.spec.node_name
                 if record is not None and is_here and record.held_by_claim(claim.metadata.uid):
                     yield name, claim.metadata.uid, other, record
@@ -233,15 +244,15 @@ class ClaimBook:
         if not self.enabled or not (new or old or Pod()).spec.resource_claims:
             return
         self._version += 1
-        for pod, names in ((old, claim_keys(old)), (new, claim_keys(new))):
-            for key in names:
-                users = self._pods.setdefault(key, {})
-                if pod is new and new is not None:
-                    users[new.metadata.uid] = new
-                elif pod is not None:
-                    users.pop(pod.metadata.uid, None)
-                if not users:
-                    del self._pods[key]
+        for key in claim_keys(old):
+            for users in (self._pods, self._given):
+                if key in users:
+                    users[key].pop((old or Pod()).metadata.uid, None)
+                    if not users[key]:
+                        del users[key]
+        for key in claim_keys(new):
+            for users in (self._pods, self._given) if _has_record(new) else (self._pods,):
+                users.setdefault(key, {})[(new or Pod()).metadata.uid] = new or Pod()
         if _has_record(old) != _has_record(new):  # others can join it now, or have the claims to themselves
             with_record = (new if _has_record(new) else old) or Pod()
             for key in dict.fromkeys((*claim_keys(old), *claim_keys(new))):
@@ -253,7 +264,7 @@ class ClaimBook:
         claim, record = self.find(*key), valid_record(pod)
         if claim is None or record is None or not record.held_by_claim(claim.metadata.uid):
             return False
-        others = (one for uid, one in self._pods.get(key, {}).items() if uid != pod.metadata.uid and _has_record(one))
+        others = (one for uid, one in self._given.get(key, {}).items() if uid != pod.metadata.uid)
         theirs = (valid_record(one) for one in others)
         return any(one is not None and one.held_by_claim(claim.metadata.uid) for one in theirs)
 
@@ -275,12 +286,13 @@ class ClaimBook:
         self._version += 1
         self._classes_version += 1
         name = (new or old or DeviceClass()).metadata.name
-        if new is not None and new.spec.extended_resource_name and (name in OWN or names_our_driver(new)):
-            resource = printable(new.spec.extended_resource_name[:80])
+        mapped = "" if new is None or self._converts else new.spec.extended_resource_name or ""
+        if new is not None and mapped and (name in OWN or names_our_driver(new)):
+            resource = printable(mapped[:80])
             self._errors.report(
                 f"device class {printable(name[:80])}",
-                f"maps the resource {resource} to these GPUs, which kube-scheduler cannot allocate; remove"
-                " extendedResourceName, and set claims.convert",
+                f"maps the resource {resource} to these GPUs, which kube-scheduler cannot allocate; set"
+                " claims.convert, by which pods that request it get them by claims, or remove extendedResourceName",
             )
         for key, claim in list(self._reflector.objects.items()):
             if name in class_names(claim.spec.devices):
@@ -307,14 +319,33 @@ class ClaimBook:
         if not self.enabled or version == self._nodes:
             return
         self._nodes = version
-        for pod in {uid: pod for users in self._pods.values() for uid, pod in users.items()}.values():
-            if not pod.spec.node_name and not has_ended(pod) and RECORD not in pod.metadata.annotations:
-                self._changed(pod)
+        for key, users in self._pods.items():
+            for uid, pod in users.items():
+                if not pod.spec.node_name and not has_ended(pod) and RECORD not in pod.metadata.annotations:
+                    self._untold[uid] = key
+        self._tell_some()
 
     def _tell(self, key: Key, unless: str = "") -> None:
-        for uid, pod in list(self._pods.get(key, {}).items()):
-            if uid != unless:
+        self._untold |= {uid: key for uid in self._pods.get(key, ()) if uid != unless}
+        self._tell_some()
+
+    def _tell_some(self) -> None:
+        """Have a few pods read again, and leave the rest to `_tell_rest`: thousands may name one claim."""
+        for _ in range(min(MOST_AT_ONCE, len(self._untold))):
+            uid = next(iter(self._untold))
+            pod = self._pods.get(self._untold.pop(uid), {}).get(uid)
+            if pod is not None:  # as the watch shows it now
                 self._changed(pod)
+        if self._untold:
+            self._wake.set()
+
+    async def _tell_rest(self) -> NoReturn:
+        """Have them read in several steps, between which other tasks run."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await asyncio.sleep(0)
+            self._tell_some()
 
 
 def _content(claim: ResourceClaim) -> object:

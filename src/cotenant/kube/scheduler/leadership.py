@@ -2,14 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of several schedulers may write: a state machine over observations of a lease.
 
-The lease is kube-scheduler's own. The kube-scheduler that holds it places pods, and calls the extender beside it. That
-extender puts its own name on the lease (`WRITER`) and may write as long as an observation of the lease that is not
-older than `FRESH_S` showed both the holder and the name. A write takes `WRITE_S` at most, so all writes of the previous
-leader have landed that long after the new name was on the lease. Then pods are listed anew, and the new process leads.
+The lease is that of the kube-scheduler beside us. The kube-scheduler that holds it places pods, and calls the extender
+beside it. That extender puts its own name on the lease (`WRITER`) and may write as long as an observation of the lease
+that is not older than `FRESH_S` showed both the holder and the name. A write takes `WRITE_S` at most, so all writes of
+the previous leader have landed that long after the new name was on the lease. Then pods are listed anew, and the new
+process leads.
+
+If there is no kube-scheduler beside us, we get and renew the lease ourselves (`Tenure`). All the rest is the same.
 
 No clock is compared with another one: times are intervals between observations of one process, and the times in the
 lease are not read. So clocks may jump.
 """
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -26,10 +33,13 @@ WRITE_S = 2.0
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The holder of a lease. Its times are not read."""
+    """The holder of a lease. Its times are compared with what they were before, and with nothing else."""
 
     holder_identity: str | None = None
     """the host name and a unique suffix; the host name of a pod is its own name"""
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +61,44 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 LEASES = Kind("leases", Lease, "apis/coordination.k8s.io/v1")
 NO_LEASE = Lease()
+
+
+class Tenure:
+    """When a process without a kube-scheduler beside it gets or renews the lease. The rule is kube-scheduler's own: a
+    lease that has not changed for its duration, in the eyes of one observer, is free."""
+
+    def __init__(self, host: str, me: str, *, duration_s: float, retry_s: float) -> None:
+        self._host, self._me, self._duration_s, self._retry_s = host, me, duration_s, retry_s
+        self._seen: LeaseSpec | None = None
+        self._since = float("-inf")
+
+    def observe(self, lease: Lease | None, now: float) -> None:
+        """The lease was like this at this time; None if it does not exist."""
+        spec = None if lease is None else lease.spec
+        if spec is None or spec != self._seen:
+            self._seen, self._since = spec, now
+
+    def is_due(self, now: float) -> bool:
+        """Whether the lease is to be written on exactly the version that was observed last."""
+        spec = self._seen or LeaseSpec()
+        if spec.holder_identity == self._me:
+            return now - self._since >= self._retry_s
+        # An earlier process on our host has ended. What it wrote last may still land, which `Candidacy` waits for.
+        is_free = not spec.holder_identity or Lease(spec=spec).holder == self._host
+        return is_free or now - self._since >= self._duration_s
+
+    def wanted(self, today: datetime) -> Mapping[str, Any]:
+        """The spec of the lease if this process holds it from now on, or still."""
+        spec, now = self._seen or LeaseSpec(), today.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        is_mine = spec.holder_identity == self._me
+        changes = spec.lease_transitions or 0
+        return {
+            "holderIdentity": self._me,
+            "leaseDurationSeconds": round(self._duration_s),
+            "acquireTime": (spec.acquire_time if is_mine else None) or now,
+            "renewTime": now,
+            "leaseTransitions": changes if is_mine or self._seen is None else changes + 1,
+        }
 
 
 # The invariants of a takeover, in this order:

@@ -2,23 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leadership at the API server: reads the lease, puts our name on it, and guards writes that only the leader may make.
 
-`leadership.py` decides; this module reads, writes and waits. A scheduler without an election always leads.
+`leadership.py` decides; this module reads, writes and waits. A scheduler without an election always leads. One that
+has no kube-scheduler beside it also renews the lease, which a kube-scheduler does otherwise.
 """
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, NoReturn, Protocol
 
 from cotenant.kube.api.client import Client, Guard, Limits
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Reflector
-from cotenant.kube.scheduler.leadership import LEASES, WRITE_S, WRITER, Candidacy, Lease
+from cotenant.kube.scheduler.leadership import LEASES, WRITE_S, WRITER, Candidacy, Lease, Tenure
+from cotenant.kube.settings import LeasePart
 from cotenant.signals import Signal
 
 LEASE_LIMITS = Limits(connect_s=2.0, answer_s=2.0, tries=1, concurrency=1)
@@ -31,6 +35,7 @@ HANDOVER_S = 2.0
 """for kube-scheduler to release its lease first, which fails if the lease is written at the same moment"""
 RESIGN_S = 8.0
 NOT_LEADING = "NotLeading"
+NO_CHANGE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Lead(Protocol):
@@ -101,10 +106,15 @@ class ElectedLeader:
         errors: ErrorLog,
         *,
         won: Signal[[]],
+        own: LeasePart | None = None,
         log: Callable[[str], object] = to_stderr,
     ) -> None:
+        """`own`: how we get and renew the lease ourselves; None: the kube-scheduler beside us does."""
         self._election, self._pods, self._errors, self._won, self._log = election, pods, errors, won, log
         self.candidacy = Candidacy(election.host, f"{election.host}_{secrets.token_hex(8)}")
+        self.tenure: Tenure | None = None
+        if own is not None:
+            self.tenure = Tenure(election.host, self.candidacy.me, duration_s=own.duration_s, retry_s=own.retry_s)
         self.read_s, self.write_s, self.wait_ready_s, self.handover_s = READ_S, WRITE_S, WAIT_READY_S, HANDOVER_S
         self._writes = 0
         self._resign_by: float | None = None
@@ -147,7 +157,7 @@ class ElectedLeader:
             try:
                 await self._read()
             except ApiError as error:
-                if error.status != 409:  # kube-scheduler renewed the lease at the same moment
+                if error.status != 409:  # the lease was renewed, or taken by another process, at the same moment
                     self._errors.report("lease", str(error))
             await self._wait()
 
@@ -164,16 +174,25 @@ class ElectedLeader:
     async def _read(self) -> None:
         began = time.monotonic()
         lease = await self._get()
-        self.candidacy.observe(lease, began, time.monotonic())
-        if lease is not None and self.candidacy.should_claim():
-            await self._write_name(lease, self.candidacy.me)
+        self._observe(lease, began)
+        if self._resign_by is None and self.tenure is not None:
+            if self.tenure.is_due(time.monotonic()):
+                await self._hold(lease)
+        elif lease is not None and self.candidacy.should_claim():
+            await self._write(lease, self.candidacy.me)
         elif self._resign_by is not None and not self._writes:
-            waits = self.candidacy.is_beside_holder() and time.monotonic() < self._resign_by
+            waits = self.tenure is None and self.candidacy.is_beside_holder() and time.monotonic() < self._resign_by
             if not self.candidacy.should_clear_name():
                 self._resigned.set()
             elif lease is not None and not waits:
-                await self._write_name(lease, "")
+                await self._write(lease, "", {} if self.tenure is None else {"holderIdentity": None})
                 self._resigned.set()
+
+    def _observe(self, lease: Lease | None, began: float) -> None:
+        now = time.monotonic()
+        self.candidacy.observe(lease, began, now)
+        if self.tenure is not None:
+            self.tenure.observe(lease, now)
 
     async def _get(self) -> Lease | None:
         its = self._election
@@ -184,11 +203,22 @@ class ElectedLeader:
                 raise
             return None
 
-    async def _write_name(self, seen: Lease, writer: str) -> None:
+    async def _hold(self, seen: Lease | None) -> None:
+        """Get or renew the lease ourselves, with our name on it."""
+        assert self.tenure is not None
+        its, began, spec = self._election, time.monotonic(), self.tenure.wanted(datetime.now(UTC))
+        if seen is not None:
+            await self._write(seen, self.candidacy.me, spec)
+            return
+        metadata = {"name": its.name, "namespace": its.namespace, "annotations": {WRITER: self.candidacy.me}}
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        self._observe(await its.client.create(LEASES, body, namespace=its.namespace), began)
+
+    async def _write(self, seen: Lease, writer: str, spec: Mapping[str, Any] = NO_CHANGE) -> None:
         its, began = self._election, time.monotonic()
         metadata = {"resourceVersion": seen.metadata.resource_version, "annotations": {WRITER: writer}}
-        lease = await its.client.patch(LEASES, its.name, {"metadata": metadata}, namespace=its.namespace)
-        self.candidacy.observe(lease, began, time.monotonic())
+        patch = {"metadata": metadata, **({"spec": spec} if spec else {})}
+        self._observe(await its.client.patch(LEASES, its.name, patch, namespace=its.namespace), began)
 
     async def _wait(self) -> None:
         """Wait until the next read; meanwhile complete a takeover as soon as it can be."""

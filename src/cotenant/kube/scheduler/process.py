@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's process: all its parts, its two ports, and a shutdown that leaves nothing half done.
 
-kube-scheduler calls the first port, on loopback; the API server and users call the second, with TLS. Everything that
-the process knows is in the API server too, so it may be killed at any moment.
+kube-scheduler calls the first port, on loopback; the API server and users call the second, with TLS. If pods get GPUs
+by claims only, there is no first port. Everything that the process knows is in the API server too, so it may be killed
+at any moment.
 """
 
 import asyncio
@@ -120,7 +121,8 @@ class SchedulerOptions:
     client_authority: Path | None = None
     """CA of the clients that may call the extender if it does not listen on loopback"""
     lease: tuple[str, str] | None = None
-    """namespace and name of the lease of the kube-scheduler beside it; None: there is no other scheduler"""
+    """namespace and name of the lease, which is that of the kube-scheduler beside it, if there is one; None: there is
+    no other scheduler"""
     certificate_days: int | None = None
     """for how long new certificates of the installation are valid; None: another program renews them"""
 
@@ -129,6 +131,8 @@ def serve(options: SchedulerOptions) -> None:
     """Run until stopped by SIGTERM or SIGINT."""
     check(options)
     settings = read_settings(options.settings)
+    if not settings.has_extender and options.status is None:
+        raise InputError("--status: needed with claims.only, since the extender, which kube-scheduler calls, is off")
     access = find_access(os.environ, options.kubeconfig)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(options, settings, access))
@@ -175,6 +179,7 @@ class Scheduler:
             lambda: self.state,
             enabled=settings.claims.enabled,
             allow_privileged=settings.webhook.allow_privileged,
+            converts=settings.claims.convert,
             pace=pace,
         )
         codec = replace(
@@ -193,7 +198,8 @@ class Scheduler:
         )
         self.lead: Lead = SoleLeader()
         if election is not None:
-            self.lead = ElectedLeader(election, self.watches.pods, errors, won=signals.lead_won)
+            own = None if settings.has_extender else settings.lease
+            self.lead = ElectedLeader(election, self.watches.pods, errors, won=signals.lead_won, own=own)
         shared = self._shared = self._make_shared(client, settings, signals)
         self.allocator = ClaimAllocator(shared, self.claims, self.admission.excluded)
         self.bypassing = BypassingPods(shared, self.claims)
@@ -392,7 +398,7 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     lease_client = Client(access, LEASE_LIMITS, agent=settings.scheduler.name)
     election = None if options.lease is None else Election(lease_client, *options.lease, gethostname())
     scheduler = Scheduler(client, settings, errors, election=election, recorded=_recorded(options.decisions, errors))
-    listeners = _listeners(options, scheduler)
+    listeners = _listeners(options, scheduler, has_extender=settings.has_extender)
     print(f"cotenant: the scheduler listens at {' and '.join(one.address for one in listeners)}", flush=True)
     try:
         async with asyncio.TaskGroup() as group:
@@ -462,15 +468,17 @@ async def _report_ready(scheduler: Scheduler) -> None:
     print("cotenant: the scheduler is ready", flush=True)
 
 
-def _listeners(options: SchedulerOptions, scheduler: Scheduler) -> list[Listener]:
-    remote = not is_loopback(options.extender[0])
-    listeners = [
-        Listener(
-            listen(*options.extender),
-            application(scheduler.for_kube_scheduler(), scheduler.errors),
-            _certificates(options, scheduler.errors, options.client_authority) if remote else None,
+def _listeners(options: SchedulerOptions, scheduler: Scheduler, *, has_extender: bool) -> list[Listener]:
+    listeners = []
+    if has_extender:
+        remote = not is_loopback(options.extender[0])
+        listeners.append(
+            Listener(
+                listen(*options.extender),
+                application(scheduler.for_kube_scheduler(), scheduler.errors),
+                _certificates(options, scheduler.errors, options.client_authority) if remote else None,
+            )
         )
-    ]
     if options.status is not None:
         listeners.append(
             Listener(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from cotenant.core.isolation import Rung
 from cotenant.core.model import Reason
+from cotenant.core.placement.check import plain_text
 from cotenant.core.placement.ranking import Fit
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
@@ -105,6 +106,11 @@ class Reasons:
             return closed_reason(self._state.closed[node])
         return _VENDOR if node in self._state.vendors else _UNKNOWN
 
+    def _excluded(self, pod: Pod, node: str) -> Reason:
+        """Why a pod is not offered a node."""
+        away = self._state.claims_away.get(node) if pod.spec.resource_claims else None
+        return _EXCLUDED if away is None else Reason("claims", plain_text(away))
+
     def why(self, pod: Pod, offered: frozenset[str] | None = None) -> Why:
         """Where the pod is or could be, and the reason of every other node.
 
@@ -125,7 +131,7 @@ class Reasons:
         fits, waits = self._feasibility.fits(view, here, None)
         fitting = {fit.slot.node for fit in fits}
         reasons = {name: why for name, why in self.of_nodes(view, here, waits) if name not in fitting}
-        reasons = nearest_first(reasons) | dict.fromkeys(sorted(names - here), _EXCLUDED)
+        reasons = nearest_first(reasons) | {name: self._excluded(pod, name) for name in sorted(names - here)}
         return Why(
             policy=policy,
             allocation=allocation,
@@ -155,7 +161,7 @@ class Reasons:
         elsewhere = {*state.vendors, *state.closed} - here if state.closed or len(here) != len(state.vendors) else ()
         for name in elsewhere:
             is_offered = offered is None or name in offered
-            others.setdefault(self.not_open(name) if is_offered else _EXCLUDED, []).append(name)
+            others.setdefault(self.not_open(name) if is_offered else self._excluded(pod, name), []).append(name)
         refused = [*(Refused(*one) for one in found), *(Refused(len(on), min(on), why) for why, on in others.items())]
         return sorted(refused, key=lambda one: distance(one.nearest, one.reason))
 

@@ -48,6 +48,7 @@ CLASSES: Mapping[str, str] = {
     "uuid": "none of the requested GPUs",
     "count": "too few GPUs",
     "away": "GPU agent away",
+    "claims": "no ResourceClaims served",
     "closed": "GPU state unclear",
     "vendor": "GPUs of another vendor",
     "unknown": "no GPUs known",

@@ -19,7 +19,16 @@ from cotenant.errors import InputError
 from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.claims import is_decided
-from cotenant.kube.codec.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, machine_type, orphans_of
+from cotenant.kube.codec.inventory import (
+    AWAY,
+    CLAIMS_AWAY,
+    CORDONED,
+    INVENTORY,
+    ORPHANS,
+    machine_of,
+    machine_type,
+    orphans_of,
+)
 from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.settings import SCHEDULER_NAME
@@ -113,6 +122,8 @@ class ClusterState:
         self._deadlines: dict[str, float] = {}  # of held slots
         self._lingering: dict[str, dict[str, None]] = {}  # UIDs by node
         self._totals = Totals()
+        self.claims_away: dict[str, str] = {}
+        """nodes on which kubelet could not prepare claims just now, and why"""
         self._closed: dict[str, dict[str, str]] = {}
         self._open: dict[Vendor, frozenset[str]] = {}
 
@@ -269,6 +280,10 @@ class ClusterState:
             self._remove_node(old.metadata.name)
             return
         self.nodes.add(new.metadata.name)
+        if (away := new.metadata.annotations.get(CLAIMS_AWAY)) is None:
+            self.claims_away.pop(new.metadata.name, None)
+        else:
+            self.claims_away[new.metadata.name] = away
         if old is None or _values(old, _INVENTORY_KEYS) != _values(new, _INVENTORY_KEYS):
             self._read_inventory(new)
         if old is None or _values(old, (ORPHANS,)) != _values(new, (ORPHANS,)):
@@ -366,6 +381,7 @@ class ClusterState:
     def _remove_node(self, name: str) -> None:
         """Remove a node with all that ran there. The reflector reports its pods as gone one by one."""
         self.nodes.discard(name)
+        self.claims_away.pop(name, None)
         self._set_machine(name, None)
         self._set_offers(name, None)
         self.vendors.pop(name, None)

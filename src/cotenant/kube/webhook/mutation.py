@@ -18,7 +18,7 @@ from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of
 from cotenant.kube.codec.request import MEMORY, NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.codec.vgpu import VGPU
-from cotenant.kube.settings import KubeSettings, has_label
+from cotenant.kube.settings import DEFAULT_SCHEDULER, KubeSettings, has_label
 from cotenant.kube.webhook.conversion import converted
 from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
 from cotenant.kube.webhook.review import (
@@ -107,10 +107,15 @@ def _prepare(
     if settings.claims.only and pod_request.containers and pod_request.vendor is VGPU.vendor:
         way = "a claim cannot express this request" if settings.claims.convert else "name a claim instead of resources"
         raise InputError(f"this cluster gives NVIDIA GPUs by ResourceClaims only (claims.only): {way}")
+    if pod_request.containers and not settings.has_extender:
+        raise InputError(
+            "this cluster gives GPUs by ResourceClaims only (claims.only); for GPUs of other vendors than NVIDIA, an"
+            " administrator sets claims.extender"
+        )
     spec = _with_containers(old.get("spec", {}), pod, pod_request, codec, by_cdi)
     spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings)
     if pod_request.containers or settings.scheduler.takes_over(pod.spec.scheduler_name):
-        spec["schedulerName"] = settings.scheduler.name
+        spec["schedulerName"] = settings.scheduler.name if settings.has_extender else DEFAULT_SCHEDULER
         annotations = without_assignment(annotations, foreign_records(codec))
     if pod_request.containers:
         annotations |= limits_annotations(_by_name(pod_request))

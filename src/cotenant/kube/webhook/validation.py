@@ -118,7 +118,7 @@ def _check_scheduling(spec: SpecManifest, settings: KubeSettings) -> None:
             f"spec.nodeName: {_short(spec.node_name)} bypasses the scheduler, so the pod would get no GPU; remove it,"
             f" and write nodeSelector: {{kubernetes.io/hostname: {_short(spec.node_name)}}}"
         )
-    if not settings.scheduler.places(spec.scheduler_name):
+    if settings.has_extender and not settings.scheduler.places(spec.scheduler_name):  # any scheduler binds by claims
         raise InputError(
             f"spec.schedulerName: {_short(spec.scheduler_name)} cannot assign these GPUs; remove it, or write {ours}."
             " If cotenant replaces that scheduler, the administrator adds its name to scheduler.replaces"

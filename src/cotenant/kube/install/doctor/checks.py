@@ -69,6 +69,8 @@ def check_settings(facts: Facts) -> Iterator[Finding]:
         fix = "correct the settings file and install again"
         yield error("settings", about, f"the settings are not valid: {facts.settings_problem}", fix)
         return
+    if not facts.settings.has_extender:
+        return
     try:
         found = yaml.safe_load(seen.data.get(KUBE_SCHEDULER, ""))
     except yaml.YAMLError:

@@ -43,6 +43,8 @@ class Trial:
 
     scheduler: str | None = None
     """The scheduler that the admitted pod names; None: it was refused."""
+    has_claims: bool = False
+    """Whether its request was turned into ResourceClaims, which are allocated whatever its scheduler."""
     problem: str | None = None
     """Why it was refused."""
 

@@ -85,7 +85,7 @@ async def read_facts(client: Client, namespace: str) -> Facts:
         return Facts(objects={Key("Namespace", NAMESPACE): None}, unread=reader.unread, own_time=time.time())
     configuration = await reader.one(Key("ConfigMap", CONFIGURATION, NAMESPACE))
     settings, problem = _settings(configuration)
-    made = expected_objects(await reader.one(Key("MutatingWebhookConfiguration", SCHEDULER)))
+    made = expected_objects(await reader.one(Key("MutatingWebhookConfiguration", SCHEDULER)), settings)
     keys = [*_expected(made)]
     objects = dict(zip(keys, await asyncio.gather(*map(reader.one, keys)), strict=True))
     trial, server_time = await reader.trial(namespace, _count_resource(settings or KubeSettings()))
@@ -106,11 +106,15 @@ async def read_facts(client: Client, namespace: str) -> Facts:
     )
 
 
-def expected_objects(hooks: Seen | None = None) -> list[Json]:
-    """The objects that every installation has. What else there is depends on its values; whether cert-manager renews
-    the certificates is to be seen on the configuration of the webhook."""
+def expected_objects(hooks: Seen | None = None, settings: KubeSettings | None = None) -> list[Json]:
+    """The objects that an installation with these settings for claims has. What else there is depends on its values;
+    whether cert-manager renews the certificates is to be seen on the configuration of the webhook."""
     managed = hooks is not None and CERT_MANAGER in hooks.metadata.annotations
-    said = {"web": {"enabled": False}, "certificates": {"source": "cert-manager" if managed else "own"}}
+    said = {
+        "web": {"enabled": False},
+        "certificates": {"source": "cert-manager" if managed else "own"},
+        "settings": {"claims": msgspec.to_builtins((settings or KubeSettings()).claims)},
+    }
     return installed_objects(rendered(checked_values(said), ClusterFacts(apis=frozenset({"cert-manager.io/v1"}))))
 
 
@@ -197,7 +201,7 @@ class _Reader:
                 return None, None
             return Trial(problem=error.summary), None
         moment = moment_of(pod.metadata.creation_timestamp)
-        return Trial(scheduler=pod.spec.scheduler_name), moment or None
+        return Trial(scheduler=pod.spec.scheduler_name, has_claims=bool(pod.spec.resource_claims)), moment or None
 
     def _note(self, what: str, error: ApiError) -> None:
         self.unread.setdefault(what, error.summary)

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from cotenant.kube.api.certificates import validity_of
 from cotenant.kube.api.names import SCHEDULER, WEBHOOK
-from cotenant.kube.install.doctor.facts import Facts
+from cotenant.kube.install.doctor.facts import Facts, Trial
+from cotenant.kube.settings import KubeSettings
 from cotenant.wire.diagnosis import Finding, error, warning
 
 NEW_CERTIFICATE = "make new certificates: `cotenant kube upgrade`"
@@ -21,8 +22,10 @@ def check_webhook(facts: Facts) -> Iterator[Finding]:
     now = facts.own_time if facts.server_time is None else facts.server_time
     if certificate is not None:
         yield from _expiry(certificate, now)
-    trial = facts.trial
+    trial, settings = facts.trial, facts.settings
     if trial is not None and trial.problem is not None:
+        if settings is not None and settings.claims.only and "claims.only" in trial.problem:  # as it should
+            return
         bundles = _bundles(facts)
         if certificate is not None and bundles and not any(certificate.strip() in one for one in bundles):
             text = (
@@ -37,10 +40,14 @@ def check_webhook(facts: Facts) -> Iterator[Finding]:
         else:
             fix = "read the message: another admission plugin or a quota may refuse pods with GPUs"
             yield warning("webhook", about, f"a pod with a GPU was refused: {trial.problem}", fix)
-    elif trial is not None and facts.settings is not None and trial.scheduler != facts.settings.scheduler.name:
+    elif trial is not None and settings is not None and not _is_prepared(trial, settings):
         text = f"did not prepare a pod with a GPU: its scheduler is {trial.scheduler!r}"
         fix = "see whether the namespace is skipped by the settings, and whether the webhook configuration is ours"
         yield error("webhook", about, text, fix)
+
+
+def _is_prepared(trial: Trial, settings: KubeSettings) -> bool:
+    return trial.has_claims or trial.scheduler == settings.scheduler.name
 
 
 def _expiry(certificate: str, now: float) -> Iterator[Finding]:
