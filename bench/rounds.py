@@ -91,8 +91,7 @@ def prepare(engine: Engine, machines: Iterable[Machine], has: Mapping[str, str])
     """Creates the namespace and the nodes. Our scheduler, which has no other replica to elect a leader with, is stopped
     until `scale`, and runs on the real node."""
     cluster = engine.cluster
-    cluster.post("/api/v1/namespaces", {"metadata": {"name": WHERE}})
-    wait_for("its account", lambda: cluster.get(f"/api/v1/namespaces/{WHERE}/serviceaccounts/default"))
+    make_namespace(engine, WHERE)
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
     ours = cluster.get(path)["spec"]["template"]["spec"]["containers"][:1]
     for key in ("command", "args"):
@@ -105,6 +104,13 @@ def prepare(engine: Engine, machines: Iterable[Machine], has: Mapping[str, str])
         told = {INVENTORY: inventory_for(one, Vendor.NVIDIA)}
         status = {"capacity": has, "allocatable": has, "conditions": [ready]}
         cluster.post("/api/v1/nodes", {"metadata": about | {"annotations": told}, "status": status})
+
+
+def make_namespace(engine: Engine, name: str) -> None:
+    """Creates a namespace in which pods can be created."""
+    engine.cluster.post("/api/v1/namespaces", {"metadata": {"name": name}})
+    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+    wait_for("its account", lambda: engine.cluster.get(account))
 
 
 def without_lease(words: list[str]) -> list[str]:
@@ -132,6 +138,7 @@ def create_pods(
     resources: Mapping[str, Any],
     *,
     prepared: bool = True,
+    where: str = WHERE,
 ) -> None:
     """Creates a pod with one container for each number; it stays on fake nodes. Our webhook ignores it unless it is to
     be prepared."""
@@ -141,7 +148,7 @@ def create_pods(
     spec = {"nodeSelector": {"fake": "true"}, "containers": [container], **spec}
     for number in numbers:
         pod = {"metadata": {"name": f"pod-{number}", "labels": labels}, "spec": spec}
-        engine.cluster.post(f"/api/v1/namespaces/{WHERE}/pods", pod)
+        engine.cluster.post(f"/api/v1/namespaces/{where}/pods", pod)
 
 
 def make_template(engine: Engine, name: str, devices: Mapping[str, Any]) -> None:
@@ -226,13 +233,13 @@ class Watch:
     """Watches the API server and records when each pod is bound. CPU time counts from the first of them, because the
     start of a scheduler takes CPU time too."""
 
-    def __init__(self, engine: Engine, pods: int, meter: Meter) -> None:
+    def __init__(self, engine: Engine, pods: int, meter: Meter, where: str = WHERE) -> None:
         self._pods, self._meter = pods, meter
         self._bound: dict[str, float] = {}
         self._all = threading.Event()
         query = "watch=1&includeObject=None&fieldSelector=spec.nodeName%21%3D"
         light = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}  # names, or looking on would take its share
-        self._answer = open_watch(engine, f"/api/v1/namespaces/{WHERE}/pods?{query}", light)
+        self._answer = open_watch(engine, f"/api/v1/namespaces/{where}/pods?{query}", light)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -274,11 +281,11 @@ def scale(engine: Engine, replicas: int) -> None:
         wait_for("our scheduler to be gone", lambda: not engine.our_pods(SCHEDULER))
 
 
-def clean(engine: Engine, *paths: str) -> None:
+def clean(engine: Engine, *paths: str, where: str = WHERE) -> None:
     """Stops our scheduler and deletes the pods with grace period 0, because no kubelet would report their end; then all
     objects of other kinds."""
     scale(engine, 0)
-    for path in (f"/api/v1/namespaces/{WHERE}/pods", *paths):
+    for path in (f"/api/v1/namespaces/{where}/pods", *paths):
         wait_for(f"{path} to be empty", _emptied(engine, path), GONE_S)
 
 

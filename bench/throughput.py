@@ -10,6 +10,7 @@ alternate, because the load of a machine changes.
 kube-scheduler itself takes longer for pods that request resources such as GPUs, because it parses their names again for
 each node. This cost is measured without an extender too, with resources that we do not manage. Pods that request the
 same share of a GPU by a ResourceClaim do not have this cost, and kube-scheduler examines only the node that we chose.
+The setting `move-amounts` leaves one such name of two.
 """
 
 import re
@@ -21,6 +22,7 @@ from bench.cluster_server import machine
 from bench.clusters import engine_in_cluster
 from bench.harness import Figure, at_least, benchmark
 from bench.rounds import (
+    WHERE,
     Meter,
     Round,
     Watch,
@@ -28,6 +30,7 @@ from bench.rounds import (
     clean,
     create_pods,
     listed,
+    make_namespace,
     make_template,
     prepare,
     rate_figure,
@@ -52,7 +55,9 @@ HAS = {
     "example.com/gpumem": "320k",
 }
 """of each node"""
-SETTINGS = "claims: {enabled: true}\n"
+MOVED = "bench-moved"
+"""namespace whose pods have their amounts in an annotation"""
+SETTINGS = f"claims: {{enabled: true}}\nnamespaces: {{{MOVED}: {{move-amounts: true}}}}\n"
 TEMPLATE = "share"
 NO_EXTENDER: Mapping[str, Any] = {"extenders": []}
 SHARE = 0.7
@@ -67,19 +72,28 @@ def kube_throughput() -> Iterator[Figure]:
     """Measures pods per second with and without the extender, and the time of the webhook for each pod."""
     with engine_in_cluster(settings=SETTINGS) as engine:
         prepare(engine, map(machine, range(NODES)), HAS)
+        make_namespace(engine, MOVED)
         make_template(engine, TEMPLATE, spec_of("4000Mi")["devices"])
         rounds = [
-            (_plain_round(engine), _counted_round(engine), _shared_round(engine), _claimed_round(engine))
+            (
+                _plain_round(engine),
+                _counted_round(engine),
+                _shared_round(engine),
+                _moved_round(engine),
+                _claimed_round(engine),
+            )
             for _ in range(ROUNDS)
         ]
         webhook_ms = _webhook_ms(engine)
-    plain, counted, ours, claimed = zip(*rounds, strict=True)
+    plain, counted, ours, moved, claimed = zip(*rounds, strict=True)
     yield rate_figure("plain pods, no extender", plain)
     yield rate_figure("the same resources, no extender", counted)
     yield rate_figure("with the extender", ours)
+    yield rate_figure("with the extender and move-amounts", moved)
     yield rate_figure("with claims", claimed)
     where = f"{PODS:,} pods on {NODES:,} nodes x 8 GPUs, median of {ROUNDS} alternating rounds"
-    for name, found in (("with the extender", ours), ("with claims", claimed)):
+    kinds = {"with the extender": ours, "with the extender and move-amounts": moved, "with claims": claimed}
+    for name, found in kinds.items():
         shares = [with_us.rate / without.rate for without, with_us in zip(plain, found, strict=True)]
         note = f"{where}: {listed(shares, '.2f')}; {_cpu_share(plain, found)}"
         share = statistics.median(shares)
@@ -114,18 +128,24 @@ def _shared_round(engine: Engine) -> Round:
     return _round(engine, SHARED, {})
 
 
+def _moved_round(engine: Engine) -> Round:
+    """Runs with our extender, and the same pods in a namespace whose amounts are moved into an annotation."""
+    scale(engine, 1)
+    return _round(engine, SHARED, {}, MOVED)
+
+
 def _claimed_round(engine: Engine) -> Round:
     """Runs with pods that request the same share by a claim."""
     return claimed_round(engine, PODS, TEMPLATE, by_us=True)
 
 
-def _round(engine: Engine, limits: Mapping[str, str], instead: Mapping[str, Any]) -> Round:
+def _round(engine: Engine, limits: Mapping[str, str], instead: Mapping[str, Any], where: str = WHERE) -> Round:
     with stopped(engine, kube_scheduler(scheduler_terms_of(KubeSettings())) | dict(instead)):
-        create_pods(engine, range(PODS), {"schedulerName": SCHEDULER_NAME}, {"limits": dict(limits)})
+        create_pods(engine, range(PODS), {"schedulerName": SCHEDULER_NAME}, {"limits": dict(limits)}, where=where)
         meter = Meter(engine)
-        watch = Watch(engine, PODS, meter)
+        watch = Watch(engine, PODS, meter, where)
     result = meter.round(watch.rate(), PODS)
-    clean(engine)
+    clean(engine, where=where)
     return result
 
 
