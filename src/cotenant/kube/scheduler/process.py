@@ -89,8 +89,11 @@ EVERYTHING_S = 600
 SWITCH_S = 0.0005
 """for which a call may have to wait for another thread, such as the one that writes recorded decisions; Python's
 default is 5 ms"""
-GARBAGE_S = 0.1
-"""between two searches for garbage among the objects of the last calls; one takes up to 0.5 ms"""
+GARBAGE_S = 0.02
+"""between two searches for garbage among the objects of the last calls: after 0.1 s one takes 0.5 ms, and 1 of 50
+calls would wait for it"""
+FEW_OBJECTS = 200
+"""new objects among which garbage is not worth a search"""
 MOST_YOUNG = 20_000
 """new objects at which garbage is looked for in a call; a hundred calls make fewer"""
 NEVER = 1_000_000_000
@@ -459,7 +462,10 @@ async def _collect_garbage(wait: Callable[[], Awaitable[None]]) -> NoReturn:
     for number in count(1):
         await asyncio.sleep(GARBAGE_S)
         await wait()
-        gc.collect(2 if number % round(EVERYTHING_S / GARBAGE_S) == 0 else 1)
+        if number % round(EVERYTHING_S / GARBAGE_S) == 0:
+            gc.collect(2)
+        elif gc.get_count()[0] > FEW_OBJECTS:
+            gc.collect(1)
     raise AssertionError("it counts on")
 
 
