@@ -28,7 +28,6 @@ from tests.cluster.conftest import until_last_use
 from tests.cluster.engine import SLEEP, Engine, chart_values, run_install
 from tests.cluster.forwarding import forwarded
 from tests.cluster.images import kube_scheduler_image, our_images, pause_image
-from tests.cluster.test_failover import LEASE_PATH
 from tests.cluster.test_pages import Address, Pages, token_of_administrator
 
 VALUES = chart_values(devices={"simulate": "auto"})
@@ -263,31 +262,6 @@ def test_the_roles_with_claims_allow_what_is_called_and_nothing_more(by_helm: In
     found = audit.events(by_helm.log)[before:]
     unused = {one for one in unused_rights(by_helm, found) if one[2].startswith(CLAIM_RESOURCES)}
     assert unused - NEVER_CALLED_FOR_CLAIMS.keys() == set()
-
-
-def test_the_roles_without_the_extender_allow_what_is_called_and_nothing_more(by_helm: Installed) -> None:
-    """Nothing of kube-scheduler's roles is left, and the lease is made and renewed by our scheduler itself."""
-    engine, cluster, before = by_helm.engine, by_helm.cluster, len(audit.events(by_helm.log))
-    claims = {"settings": {"claims": {"enabled": True, "convert": True, "only": True}}}
-    run_install(cluster, "upgrade", claims, "--wait", helm=True)
-    engine.wait_for_scheduler()
-    wait_for("one scheduler", lambda: [len(one["spec"]["containers"]) for one in engine.our_pods(SCHEDULER)] == [1])
-    cluster.delete(LEASE_PATH)
-    wait_for("a lease of our own", lambda: has_lease(cluster))
-    engine.create("only", LIMITS)
-    claiming.started(engine, "only")
-    bindings = cluster.get(f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings?{OURS}")["items"]
-    assert not [one for one in bindings if one["roleRef"]["name"].startswith("system:")]
-    found = audit.events(by_helm.log)[before:]
-    unused = {one for one in unused_rights(by_helm, found) if one[0] == SCHEDULER}
-    assert not {one for one in unused if one[2] in ("leases", "pods/binding", "pods/status")}
-
-
-def has_lease(cluster: Cluster) -> bool:
-    try:
-        return bool(cluster.get(LEASE_PATH)["spec"].get("holderIdentity"))
-    except RefusedError:
-        return False
 
 
 def test_helm_removes_everything_but_the_profiles(by_helm: Installed) -> None:
