@@ -3,6 +3,7 @@
 """Every module is on the map of its package: the README.md there, or nearest above, links to it."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,16 @@ def maps_of(module: Path) -> list[Path]:
     return [readme for folder in folders if (readme := folder / "README.md").exists()]
 
 
+@cache
+def targets_of(readme: Path) -> frozenset[Path]:
+    """The files and folders that a map links to."""
+    links = re.findall(r"\]\(([^)#\s]+)", readme.read_text())
+    return frozenset((readme.parent / link).resolve() for link in links)
+
+
 def is_on(readme: Path, module: Path) -> bool:
     """Whether a map links to the module, or to the collection that it belongs to."""
-    targets = {(readme.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)", readme.read_text())}
+    targets = targets_of(readme)
     folder = module.parent
     is_collection = folder.relative_to(PACKAGE).as_posix() in COLLECTIONS
     return module in targets or (is_collection and bool({folder, folder / "__init__.py"} & targets))
