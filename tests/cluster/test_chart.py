@@ -17,7 +17,7 @@ import pytest
 from cotenant.kube.api.certificates import validity_of
 from cotenant.kube.api.names import AGENT, CONFIGURATION, DECISIONS, NAMESPACE, SCHEDULER, WEB, WEBHOOK, WHY
 from cotenant.kube.codec.claims import DRIVER
-from cotenant.kube.install.chart import merged
+from cotenant.kube.install.chart import chart_folder, merged
 from tests.cluster import audit, claiming, firewall, pods
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.binaries import Binaries
@@ -105,6 +105,24 @@ def test_what_could_not_work_is_refused_before_anything_is_changed(bare: Install
     assert NAMESPACE not in names or not traces(bare.cluster)
 
 
+def test_a_node_whose_runtime_lacks_the_handler_is_named_before_anything_is_changed(bare: Installed) -> None:
+    made = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia", "metadata": {"name": "nvidia"}}
+    path = "/apis/node.k8s.io/v1/runtimeclasses"
+    bare.cluster.post(path, made)
+    handlers = {one["name"] for one in bare.engine.node("node1")["status"]["runtimeHandlers"]}
+    assert (handlers >= {"runc"}, "nvidia" in handlers) == (True, False)
+    values = merged(VALUES, {"settings": {"webhook": {"runtime-class": "nvidia"}}})
+    elsewhere = merged(values, {"agent": {"nodeSelector": {"gpu": "yes"}}})
+    try:
+        for helm in (True, False):
+            with pytest.raises(RuntimeError, match="the container runtime has no handler nvidia on node1: install"):
+                run_install(bare.cluster, "install", values, helm=helm)
+            run_install(bare.cluster, "install", elsewhere, "--dry-run", helm=helm)
+    finally:
+        bare.cluster.delete(f"{path}/nvidia")
+    assert not traces(bare.cluster)
+
+
 def test_a_pod_shares_a_simulated_gpu_after_an_installation_by_helm(by_helm: Installed) -> None:
     for name in ("first", "second"):
         by_helm.engine.create(name, LIMITS)
@@ -122,6 +140,20 @@ def test_a_second_installation_is_refused_in_either_way(by_helm: Installed) -> N
         run_install(by_helm.cluster, "install", VALUES)
     with pytest.raises(RuntimeError, match="cannot re-use a name that is still in use"):
         run_install(by_helm.cluster, "install", VALUES, helm=True)
+    before = traces(by_helm.cluster)
+    for release, namespace in (("second", NAMESPACE), ("cotenant", "elsewhere")):
+        with pytest.raises(RuntimeError, match=f"has an installation of cotenant in namespace {NAMESPACE}"):
+            helm_install(by_helm.cluster, release, namespace, VALUES)
+    names = {one["metadata"]["name"] for one in by_helm.cluster.get("/api/v1/namespaces")["items"]}
+    assert (traces(by_helm.cluster), "elsewhere" in names) == (before, False)
+
+
+def helm_install(cluster: Cluster, release: str, namespace: str, values: Json) -> str:
+    """What helm prints, by its own command line."""
+    file = cluster.folder / "values.json"
+    file.write_text(json.dumps(values))
+    where = (f"--kubeconfig={cluster.credentials / 'admin.kubeconfig'}", "--namespace", namespace, "--create-namespace")
+    return cluster.machines[0].run("helm", "install", release, str(chart_folder()), "--values", str(file), *where)
 
 
 def test_all_pods_but_the_agent_fulfil_the_restricted_standard(by_helm: Installed) -> None:
@@ -280,6 +312,8 @@ def test_cotenant_installs_upgrades_and_removes_without_helm(bare: Installed) ->
     bare.engine.started("third")
     with pytest.raises(RuntimeError, match="installed in namespace cotenant-system without helm"):
         run_install(bare.cluster, "upgrade", {}, helm=True)
+    with pytest.raises(RuntimeError, match=f"has an installation of cotenant in namespace {NAMESPACE}"):
+        helm_install(bare.cluster, "cotenant", NAMESPACE, VALUES)
     label = ("-n", NAMESPACE, "label", "configmap", CONFIGURATION, "--overwrite")
     labels = bare.cluster.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{CONFIGURATION}")["metadata"]["labels"]
     bare.cluster.kubectl(*label, "app.kubernetes.io/version=99.1.0")

@@ -183,7 +183,7 @@ def test_nodes_are_moved_one_by_one_while_pods_of_the_other_system_run(moved: Mo
     assert "not enough GPU memory" in engine.waits("large"), "the old pods count on both nodes"
     for name in ("large", "late", "new-1", "new-2", *moved.before):
         engine.delete(name)
-    # Not on node1: kubelet rejects pods with the resource of a device plugin that has left, for 5 minutes.
+    # Not on node1: for at least 5 minutes, kubelet rejects pods with the resource of a device plugin that has left.
     engine.fits({GPUSHARE.resource: V100.memory_mib // 1024}, "node2")
     engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node1")
     engine.fits({"nvidia.com/gpumem": V100.memory_mib}, "node2")

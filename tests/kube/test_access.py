@@ -6,6 +6,7 @@ import asyncio
 import base64
 import ssl
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import yaml
 from cotenant.errors import InputError
 from cotenant.kube.api.access import Access, find_access, from_kubeconfig, in_cluster
 from cotenant.kube.api.connection import Connection
+from tests.cluster.certificates import certificate
 from tests.kube.api_server import ApiServer
 
 SECRET = "s3cr3t-token"
@@ -99,6 +101,26 @@ def test_files_are_looked_for_beside_the_kubeconfig_that_names_them(tmp_path: Pa
     cluster = {"server": "https://h", "certificate-authority": "ca.pem"}
     access = from_kubeconfig([kubeconfig(tmp_path / "config", cluster, {"tokenFile": "token", "token": "unused"})])
     assert (access.token(), access.port) == (SECRET, 443)
+
+
+@pytest.mark.parametrize(("days", "token", "refused"), [(-1, None, True), (1, None, False), (-1, SECRET, False)])
+def test_an_expired_client_certificate_is_named_with_its_day(
+    days: int, token: str | None, refused: bool, tmp_path: Path, authority: trustme.CA
+) -> None:
+    ends = datetime.now(UTC) + timedelta(days=days)
+    mine = certificate("me", ends - timedelta(days=90), ends)
+    user = {
+        "client-certificate-data": encoded(mine["tls.crt"].encode()),
+        "client-key-data": encoded(mine["tls.key"].encode()),
+        **({} if token is None else {"token": token}),
+    }
+    cluster = {"server": "https://h", "certificate-authority-data": encoded(authority.cert_pem.bytes())}
+    file = kubeconfig(tmp_path / "config", cluster, user)
+    if refused:
+        with pytest.raises(InputError, match=f"config: the client certificate expired on {ends:%Y-%m-%d}: log in"):
+            from_kubeconfig([file])
+    else:
+        assert from_kubeconfig([file]).host == "h"
 
 
 def test_a_client_certificate_is_shown_to_the_server(tmp_path: Path, authority: trustme.CA) -> None:

@@ -5,7 +5,7 @@
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,73 @@ def test_a_kubernetes_that_is_too_old_is_refused_by_both(template: Callable[...,
         ours({}, version="v1.29.9-gke.1")
     done = template({}, version="1.29.9")
     assert "chart requires kubeVersion: >=1.30.0-0" in done.stderr
+
+
+RUNTIME = {"settings": {"webhook": {"runtime-class": "nvidia"}}}
+
+
+def node(name: str, *handlers: str, taints: int = 0, **labels: str) -> Json:
+    listed = [{"name": handler} for handler in handlers]
+    return {
+        "metadata": {"name": name, "namespace": "", "labels": {"kubernetes.io/os": "linux", **labels}},
+        "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}] * taints},
+        "status": {"runtimeHandlers": listed},
+    }
+
+
+def identity(name: str, namespace: str = "", **labels: str) -> Json:
+    return {"metadata": {"name": name, "namespace": namespace, "labels": labels}}
+
+
+def cluster_with(*nodes: Json, classes: Sequence[Json] = (), installed: str = "") -> ClusterFacts:
+    """A cluster that templates can look at."""
+    service = {"clientConfig": {"service": {"namespace": installed}}}
+    hooks = [{**identity(SCHEDULER), "webhooks": [service]}] if installed else []
+    objects = {
+        ("v1", "Namespace"): [identity("kube-system")],
+        ("v1", "Node"): nodes,
+        ("node.k8s.io/v1", "RuntimeClass"): classes,
+        ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"): hooks,
+    }
+    return ClusterFacts(objects=objects)
+
+
+NVIDIA = {**identity("nvidia"), "handler": "nvidia"}
+PLACED = {**NVIDIA, "scheduling": {"nodeSelector": {"gpu": "yes"}}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "values", "why"),
+    [
+        (cluster_with(), RUNTIME, "no RuntimeClass nvidia"),
+        (cluster_with(node("a", "runc"), node("b", "runc", "nvidia"), classes=[NVIDIA]), RUNTIME, "nvidia on a: inst"),
+        (cluster_with(node("a", "runc"), node("b", "runc"), classes=[NVIDIA]), RUNTIME, "no handler nvidia on a, b:"),
+        (cluster_with(node("a", "runc", taints=1), classes=[NVIDIA]), RUNTIME, "no handler nvidia on a"),
+        (cluster_with(node("a", "runc"), classes=[PLACED]), RUNTIME, None),
+        (cluster_with(node("a", "runc", gpu="yes"), classes=[PLACED]), RUNTIME, "no handler nvidia on a"),
+        (cluster_with(node("a"), node("b", "nvidia"), classes=[NVIDIA]), RUNTIME, None),
+        (
+            cluster_with(node("a", "runc", taints=1), classes=[NVIDIA]),
+            {**RUNTIME, "agent": {"tolerations": [{"key": "b", "operator": "Exists"}]}},
+            None,
+        ),
+        (
+            cluster_with(node("a", "runc"), classes=[NVIDIA]),
+            {**RUNTIME, "agent": {"nodeSelector": {"gpu": "yes"}}},
+            None,
+        ),
+        (cluster_with(installed="other"), {}, "an installation of cotenant in namespace other"),
+        (cluster_with(node("a", "runc")), {}, None),
+    ],
+)
+def test_a_cluster_that_cannot_have_it_is_refused(facts: ClusterFacts, values: Json, why: str | None) -> None:
+    if why is None:
+        assert rendered(checked_values(values), facts)
+        return
+    with pytest.raises(InputError, match=why):
+        rendered(checked_values(values), facts)
+    if "RuntimeClass" not in why:  # what is installed is not held up by a node that is being set up
+        assert rendered(checked_values(values), facts, upgrade=True)
 
 
 STEPS = {

@@ -22,7 +22,7 @@ from cotenant.kube.api.names import (
     WEBHOOK,
 )
 from cotenant.kube.codec.settings import DEFAULTS
-from cotenant.kube.install.chart import checked_values, installed_objects, merged, rendered
+from cotenant.kube.install.chart import ClusterFacts, checked_values, installed_objects, merged, rendered
 from cotenant.kube.install.configuration import KUBE_SCHEDULER
 from cotenant.kube.settings import parse_settings
 from cotenant.node.devices.vendors import REAL
@@ -101,6 +101,15 @@ def option(command: list[str], name: str) -> str:
 def test_an_account_has_these_rights_and_no_others(name: str, rights: dict[str, str]) -> None:
     rules = made()["ClusterRole", name]["rules"]
     assert {resource: " ".join(rule["verbs"]) for rule in rules for resource in rule["resources"]} == rights
+
+
+def test_with_cert_manager_the_scheduler_only_sees_whether_the_webhook_is_trusted() -> None:
+    values: Json = {**IMAGES, "certificates": {"source": "cert-manager"}}
+    facts = ClusterFacts(apis=frozenset({"cert-manager.io/v1"}))
+    found = installed_objects(rendered(checked_values(values), facts))
+    (role,) = (one for one in found if (one["kind"], one["metadata"]["name"]) == ("ClusterRole", SCHEDULER))
+    (rule,) = (one for one in role["rules"] if "mutatingwebhookconfigurations" in one["resources"])
+    assert (rule["verbs"], rule["resourceNames"]) == (["get"], [SCHEDULER])
 
 
 def test_the_webhook_has_no_rights_no_token_and_no_key_but_its_own() -> None:

@@ -140,6 +140,7 @@ def cluster_options(command: F) -> F:
     "must be only one scheduler.",
 )
 @click.option("--certificate-days", type=click.IntRange(1, 3650), help=CERTIFICATE_DAYS)
+@click.option("--await-webhook", is_flag=True, help="Be ready only when the API server trusts the webhook.")
 def scheduler(extender: str, status: str | None, lease: str | None, **options: Any) -> None:
     """Runs the scheduler: the extender of a stock kube-scheduler, and the allocator of ResourceClaims."""
     from cotenant.kube.scheduler.process import SchedulerOptions, serve

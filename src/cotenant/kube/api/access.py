@@ -10,8 +10,10 @@ import base64
 import binascii
 import os
 import ssl
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -20,6 +22,7 @@ import msgspec
 import yaml
 
 from cotenant.errors import InputError
+from cotenant.kube.api.certificates import validity_of
 from cotenant.wire.codec import read_bounded
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -227,6 +230,8 @@ def _access(cluster: _Cluster, cluster_path: Path, user: _User, user_path: Path,
     if bool(certificate) != bool(key):
         raise InputError(f"{user_path}: a client certificate needs its key, and a key its certificate")
     token = _token(user, user_path)
+    if certificate and token is None:
+        _refuse_expired(certificate, user_path)
     if server.scheme == "http" and (token is not None or certificate):
         raise InputError(f"{where}: a token or certificate is not sent without TLS: the server's address needs https")
     tls = bare_tls = None
@@ -287,6 +292,14 @@ def _clean_token(content: bytes, where: str) -> str:
     if not token or any(not "!" <= letter <= "~" for letter in token):
         raise InputError(f"{where}: the token is empty, or has characters that no token may have")
     return token
+
+
+def _refuse_expired(certificate: bytes, where: Path) -> None:
+    """The API server would say no more than that it does not know us."""
+    validity = validity_of(certificate.decode("ascii", "replace"))
+    if validity is not None and validity[1] <= time.time():
+        day = datetime.fromtimestamp(validity[1], UTC).strftime("%Y-%m-%d")
+        raise InputError(f"{where}: the client certificate expired on {day}: log in again, or renew it")
 
 
 def _tls(authority: str, certificate_and_key: bytes, where: str) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ import cotenant
 from cotenant.errors import InputError
 from cotenant.kube.api.names import DEFAULT_NAMESPACE, NAMESPACE, OUR_LABELS, Json
 from cotenant.kube.install.template import Templates
-from cotenant.kube.install.template_functions import LOADER
+from cotenant.kube.install.template_functions import FUNCTIONS, LOADER
 from cotenant.kube.install.values import Values, check_values
 from cotenant.kube.settings import MOST_BYTES, parse_settings
 from cotenant.wire.codec import read_bounded
@@ -44,6 +44,16 @@ class ClusterFacts:
     version: str = "v1.34.0"
     apis: frozenset[str] = field(default_factory=frozenset)
     """groups and versions that it serves, such as cert-manager.io/v1"""
+    objects: Mapping[tuple[str, str], Sequence[Json]] = field(default_factory=dict)
+    """what `lookup` finds, by version and kind; empty if templates are rendered without a cluster"""
+
+    def lookup(self, version: str, kind: str, namespace: str, name: str) -> Json:
+        """Return an object, or without a name the list of all, as helm's function does; empty if there is none."""
+        found = self.objects.get((version, kind), ())
+        if not name:
+            return {"items": list(found)} if found else {}
+        identity = (name, namespace)
+        return next((one for one in found if (one["metadata"]["name"], one["metadata"]["namespace"]) == identity), {})
 
 
 def chart_folder() -> Path:
@@ -80,17 +90,22 @@ def checked_values(said: Mapping[str, Any]) -> Json:
 
 
 def rendered(
-    values: Mapping[str, Any], facts: ClusterFacts | None = None, namespace: str = DEFAULT_NAMESPACE
+    values: Mapping[str, Any],
+    facts: ClusterFacts | None = None,
+    namespace: str = DEFAULT_NAMESPACE,
+    *,
+    upgrade: bool = False,
 ) -> list[Json]:
-    """Return the objects of an installation with all its values, in the order of their creation; hooks are first."""
+    """Return the objects of an installation with all its values, in the order of their creation; hooks are first.
+    InputError if the chart refuses it."""
     facts = facts or ClusterFacts()
     folder, chart = chart_folder(), _chart()
     check_version(facts.version)
-    templates = Templates()
+    templates = Templates(functions={**FUNCTIONS, "lookup": facts.lookup})
     bodies = {path.name: templates.add(path.name, path.read_text()) for path in sorted(folder.glob("templates/*"))}
     dot = {
         "Values": values,
-        "Release": {"Name": RELEASE, "Namespace": namespace, "Service": SERVICE},
+        "Release": {"Name": RELEASE, "Namespace": namespace, "Service": SERVICE, "IsInstall": not upgrade},
         "Chart": {"Name": chart["name"], "Version": chart["version"], "AppVersion": chart["appVersion"]},
         "Capabilities": {"KubeVersion": {"Version": facts.version}, "APIVersions": {"Has": facts.apis.__contains__}},
         "Files": {"Get": lambda name: (folder / name).read_text()},

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.keys import create_missing
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import AGENT, CONFIGURATION, NAMESPACE, OUR_LABELS, SCHEDULER, Json
+from cotenant.kube.api.objects import Metadata
 from cotenant.kube.install.chart import (
     RELEASE,
     ClusterFacts,
@@ -33,12 +34,20 @@ from cotenant.kube.install.chart import (
     rendered,
 )
 from cotenant.kube.install.cleaning import clean_nodes
-from cotenant.kube.install.kinds import Key, Seen, delete_found, found
+from cotenant.kube.install.kinds import Key, Seen, delete_found, found, found_as
 
 MANAGER = "cotenant"
 """our field manager"""
 INVENTORY = Key("ConfigMap", "cotenant-installation", NAMESPACE)
 HOOKS = Key("MutatingWebhookConfiguration", SCHEDULER)
+LOOKED_UP = (
+    Key("Namespace", "kube-system"),
+    Key("RuntimeClass", ""),
+    Key("Node", ""),
+    Key("ConfigMap", CONFIGURATION, NAMESPACE),
+    HOOKS,
+)
+"""objects, or kinds without a name, that templates look up; the first one shows them that they can"""
 KEEP = "helm.sh/resource-policy"
 VERSION_LABEL = "app.kubernetes.io/version"
 """on every object of the chart"""
@@ -65,6 +74,18 @@ class Plan:
     """validity of new certificates; None: cert-manager makes them"""
 
 
+class _Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """An object, with the parts that templates look at."""
+
+    metadata: Metadata = Metadata()
+    status: dict[str, Any] = {}
+    webhooks: tuple[dict[str, Any], ...] = ()
+    handler: str = ""
+    """of a RuntimeClass"""
+    scheduling: dict[str, Any] = {}
+    """of a RuntimeClass"""
+
+
 class _Version(msgspec.Struct, frozen=True, rename="camel"):
     git_version: str
 
@@ -85,18 +106,25 @@ async def read_cluster(client: Client) -> ClusterFacts:
     return ClusterFacts(version=version, apis=frozenset(apis))
 
 
+async def _read_objects(client: Client) -> dict[tuple[str, str], list[Json]]:
+    """Read the objects of the cluster that templates look up."""
+    made: dict[tuple[str, str], list[Json]] = {}
+    for key in LOOKED_UP:
+        if key.name:
+            one = await found_as(client, key, _Looked)
+            objects = [] if one is None else [one]
+        else:
+            objects, _ = await listed(client, key.kind_of(_Looked))
+        version = key.api.group.removeprefix("apis/").removeprefix("api/")
+        made[version, key.kind] = [msgspec.to_builtins(one) for one in objects]
+    return made
+
+
 async def plan_install(client: Client, said: Mapping[str, Any]) -> Plan:
     """Return what an installation would do; InputError if it could not work, or if there is one."""
     await _refuse_helm(client)
     if await found(client, INVENTORY) is not None:
         raise InputError(f"cotenant is installed in namespace {NAMESPACE}: `cotenant kube upgrade` changes it")
-    hooks = await found(client, HOOKS)
-    if hooks is not None:
-        where = _namespace_of(hooks)
-        raise InputError(
-            f"this cluster has an installation of cotenant in namespace {where}, which was made in another way; a"
-            " cluster has one installation: upgrade that one, or remove it first"
-        )
     return await _plan(client, said)
 
 
@@ -106,8 +134,8 @@ async def plan_upgrade(client: Client, said: Mapping[str, Any], *, reset: bool =
     installed = await found(client, INVENTORY)
     if installed is None:
         raise InputError(f"cotenant is not installed in namespace {NAMESPACE}: `cotenant kube install` installs it")
-    await check_installed(client)
-    plan = await _plan(client, said if reset else merged(json.loads(installed.data["values"]), said))
+    values = said if reset else merged(json.loads(installed.data["values"]), said)
+    plan = await _plan(client, values, upgrade=True)
     kept = {Key.of(one) for one in plan.objects}
     removed = [key for key in listed_keys(installed) if key not in kept]
     return Plan(objects=plan.objects, removed=removed, values=plan.values, days=plan.days)
@@ -126,22 +154,12 @@ def listed_keys(installed: Seen) -> list[Key]:
     return [Key(*one) for one in json.loads(installed.data["objects"])]
 
 
-async def _plan(client: Client, said: Mapping[str, Any]) -> Plan:
+async def _plan(client: Client, said: Mapping[str, Any], *, upgrade: bool = False) -> Plan:
     values = checked_values(said)
-    objects = installed_objects(rendered(values, await read_cluster(client), NAMESPACE))
-    await _check_runtime_class(client, objects)
+    facts = replace(await read_cluster(client), objects=await _read_objects(client))
+    objects = installed_objects(rendered(values, facts, NAMESPACE, upgrade=upgrade))
     days = values["certificates"]["days"] if values["certificates"]["source"] == "own" else None
     return Plan(objects=objects, values=said, days=days)
-
-
-async def _check_runtime_class(client: Client, objects: Sequence[Json]) -> None:
-    for one in objects:
-        name = one["spec"]["template"]["spec"].get("runtimeClassName") if one["kind"] == "DaemonSet" else None
-        if name and await found(client, Key("RuntimeClass", name)) is None:
-            raise InputError(
-                f"this cluster has no RuntimeClass {name}, which agents and pods with GPUs are to run with: install"
-                " the container runtime of the GPUs first, or name another class in settings.webhook.runtime-class"
-            )
 
 
 async def _refuse_helm(client: Client) -> None:
@@ -158,11 +176,6 @@ async def helm_release(client: Client) -> str | None:
     secrets, _ = await listed(client, Kind("secrets", Seen), Selection(namespace=NAMESPACE, labels="owner=helm"))
     names = [one.metadata.labels.get("name", "") for one in secrets]
     return names[-1] if names else None
-
-
-def _namespace_of(hooks: Seen) -> str:
-    service = hooks.webhooks[0].get("clientConfig", {}).get("service", {}) if hooks.webhooks else {}
-    return str(service.get("namespace", "(unknown)"))
 
 
 async def refuse_own(client: Client) -> None:
@@ -211,7 +224,8 @@ async def remove(client: Client, say: Say, *, purge: bool = False) -> None:
 
 
 async def wait_ready(client: Client, objects: Sequence[Json], seconds: float, say: Say) -> None:
-    """Return when all pods are ready and the API server trusts the webhook; CotenantError if that takes too long."""
+    """Return when all pods are ready, which includes that the API server trusts the webhook; CotenantError if that
+    takes too long."""
     until = time.monotonic() + seconds
     said = ""
     while reason := await _unready_reason(client, objects):
@@ -235,9 +249,6 @@ async def _unready_reason(client: Client, objects: Sequence[Json]) -> str | None
             return f"{key} has {ready} of {wanted} pods ready"
         if seen.status.get("observedGeneration", 0) < seen.metadata.generation:
             return f"{key} is being changed"
-    hooks = await found(client, HOOKS)
-    if hooks is not None and not all(one["clientConfig"].get("caBundle") for one in hooks.webhooks):
-        return "the API server does not trust the webhook yet"
     return None
 
 

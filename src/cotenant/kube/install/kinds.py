@@ -8,7 +8,7 @@ import msgspec
 
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.decoding import Kind
+from cotenant.kube.api.decoding import Kind, T
 from cotenant.kube.api.names import Json
 from cotenant.kube.api.objects import Metadata
 
@@ -22,6 +22,7 @@ PLURALS = {
     "Pod": ("pods", "api/v1"),
     "PodTemplate": ("podtemplates", "api/v1"),
     "Namespace": ("namespaces", "api/v1"),
+    "Node": ("nodes", "api/v1"),
     "PersistentVolumeClaim": ("persistentvolumeclaims", "api/v1"),
     "Deployment": ("deployments", "apis/apps/v1"),
     "DaemonSet": ("daemonsets", "apis/apps/v1"),
@@ -83,14 +84,23 @@ class Key(NamedTuple):
     @property
     def api(self) -> Kind[Seen]:
         """The kind under which the API server has it."""
+        return self.kind_of(Seen)
+
+    def kind_of(self, decoded: type[T]) -> Kind[T]:
+        """The same, for objects that are decoded to another struct."""
         plural, group = PLURALS[self.kind]
-        return Kind(plural, Seen, group=group, cluster_wide=not self.namespace)
+        return Kind(plural, decoded, group=group, cluster_wide=not self.namespace)
 
 
 async def found(client: Client, key: Key) -> Seen | None:
     """Return an object of the cluster; None if it is not there."""
+    return await found_as(client, key, Seen)
+
+
+async def found_as(client: Client, key: Key, decoded: type[T]) -> T | None:
+    """The same, decoded to another struct."""
     try:
-        return await client.get(key.api, key.name, namespace=key.namespace)
+        return await client.get(key.kind_of(decoded), key.name, namespace=key.namespace)
     except ApiError as error:
         if error.status == NOT_FOUND:
             return None

@@ -97,6 +97,7 @@ class Templates:
     """The named templates of a chart."""
 
     named: dict[str, Body] = field(default_factory=dict)
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: FUNCTIONS)
 
     def add(self, name: str, text: str) -> Body:
         """Parse a file, keep what it defines, and return the rest."""
@@ -213,9 +214,9 @@ class _Evaluation:
     def _function(self, name: str) -> Callable[..., Any]:
         if name == "include":
             return self._templates.include
-        if name not in FUNCTIONS:
+        if name not in self._templates.functions:
             raise ValueError(f"function {name!r} is not among those that cotenant renders")
-        return FUNCTIONS[name]
+        return self._templates.functions[name]
 
     def _operand(self) -> Any:
         word = self._words[self._at]

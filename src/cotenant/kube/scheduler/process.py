@@ -47,7 +47,7 @@ from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.bypassing import BypassingPods
 from cotenant.kube.scheduler.calls import Calls
-from cotenant.kube.scheduler.certificates import CertificateKeeper
+from cotenant.kube.scheduler.certificates import CertificateKeeper, WebhookTrust
 from cotenant.kube.scheduler.claims import ClaimBook
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.extender import Extender
@@ -128,6 +128,8 @@ class SchedulerOptions:
     no other scheduler"""
     certificate_days: int | None = None
     """for how long new certificates of the installation are valid; None: another program renews them"""
+    await_webhook: bool = False
+    """whether the second port says that the scheduler is ready only when the API server trusts the webhook"""
 
 
 def serve(options: SchedulerOptions) -> None:
@@ -169,6 +171,7 @@ class Scheduler:
         *,
         election: Election | None = None,
         recorded: Segments | None = None,
+        await_webhook: bool = False,
         pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
     ) -> None:
         signals = Signals()
@@ -224,6 +227,7 @@ class Scheduler:
             "refused": self.retrier.waiting,
             "binding": self.binder.under_way,
         }
+        self.trust = WebhookTrust(client, errors) if await_webhook else None
         self.metrics = SchedulerMetrics(shared=shared, lengths=lengths, lags=self.watches.lags)
 
     def _make_placer(self, settings: KubeSettings, codec: Settings) -> Placer:
@@ -330,7 +334,7 @@ class Scheduler:
     def for_kube_scheduler(self) -> Routes:
         """The routes of the first port."""
         extender = Extender(self._shared, self.binder, self.preemptor, self.calls)
-        return {**extender.routes(), **self.metrics.routes(), **self._health()}
+        return {**extender.routes(), **self.metrics.routes(), **health_routes(self.unready_reason)}
 
     def for_operators(
         self, why_key: Callable[[], bytes] | None = None, decisions_key: Callable[[], bytes] | None = None
@@ -346,7 +350,11 @@ class Scheduler:
             self.reclaimer,
             self.decisions,
         )
-        return {**self.metrics.routes(), **self._health(), **answers.routes(why_key, decisions_key)}
+        return {
+            **self.metrics.routes(),
+            **health_routes(self._unready_for_pods),
+            **answers.routes(why_key, decisions_key),
+        }
 
     async def run(self) -> NoReturn:
         """Run all parts until cancelled."""
@@ -371,6 +379,8 @@ class Scheduler:
                 self.preparer,
             ):
                 group.create_task(part.run())
+            if self.trust is not None:
+                group.create_task(self.trust.run())
             group.create_task(self._tick())
             group.create_task(_collect_garbage(self.calls.waiter().wait))
         raise AssertionError("none of the tasks ends")
@@ -378,6 +388,10 @@ class Scheduler:
     def unready_reason(self) -> str | None:
         """Why the scheduler does not know the cluster well enough to place pods; None if it does."""
         return self.watches.unready_reason() or self.claims.unready_reason() or self.learning.unready_reason()
+
+    def _unready_for_pods(self) -> str | None:
+        """Why pods with GPUs cannot be created, or not placed."""
+        return self.unready_reason() or (None if self.trust is None else self.trust.unready_reason())
 
     async def _tick(self) -> NoReturn:
         while True:
@@ -388,9 +402,6 @@ class Scheduler:
             self.claims.nodes_changed(self.admission.version)
             for node, messages in islice(self.state.closed.items(), MOST_LOGGED):
                 self.errors.report(f"node {node} takes no new pods", "; ".join(messages.values()))
-
-    def _health(self) -> Routes:
-        return health_routes(self.unready_reason)
 
 
 async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access) -> None:
