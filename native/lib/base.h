@@ -52,10 +52,10 @@ bool ct_describe_region(char *text, size_t size); // as it is in a line of /proc
 bool ct_lock_byte(int file, int64_t byte);
 void ct_unlock_byte(int file, int64_t byte);
 void ct_use_private_region(void);
+void ct_forget_changing(void); // in a forked child
 uint64_t ct_noise(void); // differs between any two threads; the upper half is the better one
 
-// slots.c: what this process uses, by enum ct_where and GPU. Its slot is what the other processes see of that.
-extern _Atomic uint64_t ct_own_use[2][CT_DEVICES];
+// slots.c
 void ct_leave_slot(void);  // the next use claims one, in the region of that moment
 void ct_check_slot(void);  // claims it again if the program closed our file, or forked without the C library
 void ct_forget_slot(void); // in a forked child

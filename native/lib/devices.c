@@ -23,7 +23,7 @@ static char uuids[CT_DEVICES][CT_UUID_BYTES];
 static _Atomic bool is_named[CT_DEVICES];
 static ct_lock naming;
 static _Atomic int index_of[ORDINALS] = {[0 ... ORDINALS - 1] = UNKNOWN};
-static _Atomic int only = UNKNOWN; // the index, if the process sees a single GPU
+_Atomic int ct_only_device = UNKNOWN;
 
 static char lower(char letter) {
     return letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
@@ -159,15 +159,15 @@ int ct_device_of(CUdevice ordinal) {
 static void count_devices(void) {
     int count = 0;
     if (!HAS(cuDeviceGetCount) || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS || count == 0) return;
-    if (count > 1) only = SEVERAL;
-    else if (ct_device_of(0), index_of[0] != UNKNOWN) only = index_of[0];
+    if (count > 1) ct_only_device = SEVERAL;
+    else if (ct_device_of(0), index_of[0] != UNKNOWN) ct_only_device = index_of[0];
 }
 
 int ct_current_device(void) {
-    int index = atomic_load_explicit(&only, memory_order_relaxed);
+    int index = atomic_load_explicit(&ct_only_device, memory_order_relaxed);
     if (__builtin_expect(index >= -1, 1)) return index;
     if (index == UNKNOWN) count_devices();
-    if (only >= -1) return only;
+    if (ct_only_device >= -1) return ct_only_device;
     CUdevice ordinal;
     if (!HAS(cuCtxGetDevice) || REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS) return -1;
     return ct_device_of(ordinal);
@@ -176,6 +176,6 @@ int ct_current_device(void) {
 // The child may see other GPUs under the same ordinals, if it sets CUDA_VISIBLE_DEVICES.
 void ct_forget_devices(void) {
     for (int i = 0; i < ORDINALS; i++) index_of[i] = UNKNOWN;
-    only = UNKNOWN;
+    ct_only_device = UNKNOWN;
     ct_set_free(&naming);
 }

@@ -41,7 +41,11 @@ static inline void *ct_real(enum ct_function function) {
 #define HAS(name) (ct_real(CT_##name) != 0)
 
 // CALL(cuMemFree_v2, pointer): the driver's answer, or CUDA_ERROR_NOT_SUPPORTED if it has no such function.
-#define CALL(name, ...) (HAS(name) ? REAL(name)(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)
+#define CALL(name, ...)                                             \
+    ({                                                              \
+        __typeof__(&name) real_one = REAL(name);                    \
+        real_one ? real_one(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED; \
+    })
 
 // NVML_CALL(nvmlInit_v2): the same of NVML.
 #define NVML_CALL(name, ...) (HAS(name) ? REAL(name)(__VA_ARGS__) : NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -56,6 +60,7 @@ void ct_start(void);
 
 // The slice's index of a GPU: of the calling thread's context, of a device ordinal, of an NVML handle. -1: not limited.
 int ct_current_device(void);
+extern _Atomic int ct_only_device; // below 0: not known, not limited, or there are several; not before the library has started
 int ct_device_of(CUdevice ordinal);
 int ct_device_of_uuid(const char *uuid);
 // As it was when this process learned it: the region's header says the same, unless the tenant has overwritten it.

@@ -29,9 +29,7 @@ static inline void count(int device) {
 
 // True: ct_finish_launch must be called after the driver's own launch.
 static inline bool begin(struct ct_launch *launch, CUstream stream, uint64_t key) {
-    CT_ENTER();
-    if (!atomic_load_explicit(&ct_limited, memory_order_relaxed)) return false;
-    int device = ct_current_device();
+    int device = ct_device_here();
     if (device < 0) return false;
     count(device);
     return __builtin_expect(is_managed(device), 0) && ct_admit(launch, device, stream, key);

@@ -13,66 +13,42 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
-#include "lock.h"
+#include "ledger_parts.h"
 
-#define STRIPES 16
 #define FIRST_SLOTS 64
+#define BEHIND 1 // key of an entry behind the last slot: what follows that slot is not simply empty
 
-struct stripe {
-    ct_lock lock;
-    uint32_t used;
-    uint64_t slots; // a power of two, or 0
-    struct ct_entry *entry;
-} __attribute__((aligned(64)));
+struct ct_stripe ct_books[CT_BOOKS][CT_STRIPES];
 
-static struct stripe books[CT_BOOKS][STRIPES];
-
-static uint64_t mix(uint64_t key) { return key * UINT64_C(0x9e3779b97f4a7c15); }
-
-static uint64_t home(const struct stripe *stripe, uint64_t key) {
-    return (mix(key) >> 24) & (stripe->slots - 1);
-}
-
-static struct stripe *lock(enum ct_book book, uint64_t key) {
-    struct stripe *stripe = &books[book][mix(key) >> 60];
-    ct_acquire(&stripe->lock);
-    return stripe;
-}
-
-// The slot of the key, or the empty one in which it would be. The table must have an empty slot.
-static struct ct_entry *probe(const struct stripe *stripe, uint64_t key) {
-    uint64_t at = home(stripe, key);
-    while (stripe->entry[at].key && stripe->entry[at].key != key) at = (at + 1) & (stripe->slots - 1);
-    return &stripe->entry[at];
-}
-
-static struct ct_entry *find(const struct stripe *stripe, uint64_t key) {
-    if (!stripe->used || !key) return NULL;
-    struct ct_entry *entry = probe(stripe, key);
+static inline struct ct_entry *find(const struct ct_stripe *stripe, uint64_t key) {
+    if (!stripe->used) return NULL;
+    struct ct_entry *entry = ct_probe(stripe, key);
     return entry->key ? entry : NULL;
 }
 
-__attribute__((noinline, cold)) static bool grow(struct stripe *stripe) {
-    struct stripe larger = {.slots = stripe->slots ? stripe->slots * 2 : FIRST_SLOTS};
+__attribute__((noinline, cold)) static bool grow(struct ct_stripe *stripe) {
+    struct ct_stripe larger = {.slots = stripe->slots ? stripe->slots * 2 : FIRST_SLOTS};
     int saved = errno;
-    void *memory = mmap(NULL, larger.slots * sizeof *larger.entry, PROT_READ | PROT_WRITE,
+    void *memory = mmap(NULL, (larger.slots + 1) * sizeof *larger.entry, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     errno = saved;
     if (memory == MAP_FAILED) return false;
     larger.entry = memory;
+    larger.entry[larger.slots].key = BEHIND;
     for (uint64_t i = 0; i < stripe->slots; i++)
-        if (stripe->entry[i].key) *probe(&larger, stripe->entry[i].key) = stripe->entry[i];
-    if (stripe->slots) munmap(stripe->entry, stripe->slots * sizeof *stripe->entry);
+        if (stripe->entry[i].key) *ct_probe(&larger, stripe->entry[i].key) = stripe->entry[i];
+    if (stripe->slots) munmap(stripe->entry, (stripe->slots + 1) * sizeof *stripe->entry);
     stripe->slots = larger.slots;
+    stripe->most = (uint32_t)(larger.slots / 2);
     stripe->entry = larger.entry;
     return true;
 }
 
 // Takes the entry out and moves its successors into the gap, as far as that moves none of them before its home slot.
-static inline void drop(struct stripe *stripe, struct ct_entry *entry) {
+static inline void drop(struct ct_stripe *stripe, struct ct_entry *entry) {
     uint64_t mask = stripe->slots - 1, gap = (uint64_t)(entry - stripe->entry);
     for (uint64_t at = (gap + 1) & mask; stripe->entry[at].key; at = (at + 1) & mask) {
-        uint64_t from_home = (at - home(stripe, stripe->entry[at].key)) & mask;
+        uint64_t from_home = (at - ct_home(stripe, stripe->entry[at].key)) & mask;
         if (from_home < ((at - gap) & mask)) continue;
         stripe->entry[gap] = stripe->entry[at];
         gap = at;
@@ -93,68 +69,79 @@ static inline void copy(struct ct_entry *to, const volatile struct ct_entry *fro
 }
 
 bool ct_put(enum ct_book book, const struct ct_entry *entry, struct ct_entry *before) {
-    struct stripe *stripe = lock(book, entry->key);
+    struct ct_stripe *stripe = ct_stripe_of(book, entry->key);
+    struct ct_thread *keeper = ct_enter(&stripe->lock);
     before->key = 0;
     // A table that cannot grow is filled up to its last but one slot: probing needs an empty one to end at.
-    bool room = stripe->used * 4 < stripe->slots * 3 || grow(stripe) || stripe->used + 1 < stripe->slots;
-    if (room) {
-        struct ct_entry *slot = probe(stripe, entry->key);
-        if (slot->key) copy(before, slot);
+    bool room = stripe->used < stripe->most || grow(stripe) || stripe->used + 1 < stripe->slots;
+    if (__builtin_expect(room, 1)) {
+        struct ct_entry *slot = ct_probe(stripe, entry->key);
+        if (__builtin_expect(slot->key != 0, 0)) copy(before, slot);
         else stripe->used++;
         copy(slot, entry);
     }
-    ct_set_free(&stripe->lock);
+    ct_leave(&stripe->lock, keeper);
     return room;
 }
 
+struct ct_plain ct_drop_and_leave(struct ct_stripe *stripe, struct ct_entry *entry, struct ct_thread *keeper,
+                                  struct ct_plain taken) {
+    drop(stripe, entry);
+    ct_leave_as_keeper(keeper);
+    return taken;
+}
+
 bool ct_take(enum ct_book book, uint64_t key, struct ct_entry *entry) {
-    struct stripe *stripe = lock(book, key);
+    struct ct_stripe *stripe = ct_stripe_of(book, key);
+    struct ct_thread *keeper = ct_enter(&stripe->lock);
     struct ct_entry *found = find(stripe, key);
     if (found) {
         copy(entry, found);
         drop(stripe, found);
     }
-    ct_set_free(&stripe->lock);
+    ct_leave(&stripe->lock, keeper);
     return found != NULL;
 }
 
 bool ct_get(enum ct_book book, uint64_t key, struct ct_entry *entry) {
-    struct stripe *stripe = lock(book, key);
+    struct ct_stripe *stripe = ct_stripe_of(book, key);
+    struct ct_thread *keeper = ct_enter(&stripe->lock);
     const struct ct_entry *found = find(stripe, key);
     if (found) *entry = *found;
-    ct_set_free(&stripe->lock);
+    ct_leave(&stripe->lock, keeper);
     return found != NULL;
 }
 
 bool ct_edit(enum ct_book book, uint64_t key, ct_edit_entry edit, void *with) {
-    struct stripe *stripe = lock(book, key);
+    struct ct_stripe *stripe = ct_stripe_of(book, key);
+    struct ct_thread *keeper = ct_enter(&stripe->lock);
     struct ct_entry *found = find(stripe, key);
     if (found && edit(found, with)) drop(stripe, found);
-    ct_set_free(&stripe->lock);
+    ct_leave(&stripe->lock, keeper);
     return found != NULL;
 }
 
 void ct_edit_all(enum ct_book book, ct_edit_entry edit, void *with) {
-    for (struct stripe *stripe = books[book]; stripe < books[book] + STRIPES; stripe++) {
-        ct_acquire(&stripe->lock);
+    for (struct ct_stripe *stripe = ct_books[book]; stripe < ct_books[book] + CT_STRIPES; stripe++) {
+        struct ct_thread *keeper = ct_enter(&stripe->lock);
         // A dropped entry's slot may get a successor, so it is looked at again.
         for (uint64_t at = 0; stripe->used && at < stripe->slots;) {
             struct ct_entry *entry = &stripe->entry[at];
             if (entry->key && edit(entry, with)) drop(stripe, entry);
             else at++;
         }
-        ct_set_free(&stripe->lock);
+        ct_leave(&stripe->lock, keeper);
     }
 }
 
 // Another thread of the parent may have held a lock or been in the middle of a change, so the old tables are not read.
 void ct_forget_books(void) {
     for (int book = 0; book < CT_BOOKS; book++)
-        for (int i = 0; i < STRIPES; i++) {
-            struct stripe *stripe = &books[book][i];
-            stripe->used = 0;
+        for (int i = 0; i < CT_STRIPES; i++) {
+            struct ct_stripe *stripe = &ct_books[book][i];
+            stripe->used = stripe->most = 0;
             stripe->slots = 0;
             stripe->entry = NULL;
-            ct_set_free(&stripe->lock);
+            ct_reset(&stripe->lock);
         }
 }

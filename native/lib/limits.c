@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "account.h"
 #include "base.h"
 #include "lock.h"
 
@@ -166,6 +167,7 @@ static void apply(void) {
     ct_policy_now = (int)limits.policy;
     ct_priority_now = (int)limits.priority;
     ct_ignores_overhead = limits.ignores_overhead;
+    ct_forget_margins();
 }
 
 static ssize_t read_from_start(int file, char *to) {

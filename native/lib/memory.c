@@ -6,6 +6,7 @@
 
 #include "memory.h"
 
+#include "ledger_parts.h"
 #include "region.h"
 
 #define SMALLEST 512    // the driver gives no less than this, and multiples of it
@@ -20,8 +21,6 @@ int ct_device_at(const CUmemLocation *location) {
 }
 
 static uint64_t quota(int device) { return atomic_load_explicit(&ct_limits_now[device].memory, memory_order_relaxed); }
-
-_Thread_local unsigned ct_small_claims;
 
 bool ct_claim_slowly(int device, uint64_t bytes) {
     uint64_t before = quota(device);
@@ -111,17 +110,33 @@ static inline uint64_t rounded(uint64_t bytes) {
     return __builtin_expect(bytes > UINT64_MAX - SMALLEST, 0) ? bytes : (bytes + SMALLEST - 1) / SMALLEST * SMALLEST;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+// The bytes are claimed, and the driver has answered once.
+__attribute__((noinline)) static CUresult end_allocation(int device, CUdeviceptr *pointer, size_t bytes, CUresult result) {
+    CT_ASK_AGAIN(result, device, 0, CALL(cuMemAlloc_v2, pointer, bytes));
+    ct_book_pointer(device, rounded(bytes), result, *pointer);
+    return ct_may_fall_back(device, result) ? ct_fall_back(device, pointer, bytes) : result;
+}
+
+__attribute__((noinline)) static CUresult allocate_slowly(CUdeviceptr *pointer, size_t bytes) {
     int device = ct_device_here();
     if (device < 0 || !pointer || !bytes) return CALL(cuMemAlloc_v2, pointer, bytes);
-    uint64_t taken = rounded(bytes);
-    if (ct_claim(device, taken)) {
-        CUresult result;
-        CT_ASK_DRIVER(result, device, 0, CALL(cuMemAlloc_v2, pointer, bytes));
-        ct_book_pointer(device, taken, result, *pointer);
-        if (!ct_may_fall_back(device, result)) return result;
+    if (!ct_claim(device, rounded(bytes))) return ct_fall_back(device, pointer, bytes);
+    return end_allocation(device, pointer, bytes, CALL(cuMemAlloc_v2, pointer, bytes));
+}
+
+// The limits are looked at after the bytes were reserved, so that nothing has to be kept meanwhile.
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+    int device = atomic_load_explicit(&ct_only_device, memory_order_relaxed);
+    bool is_small = pointer && bytes - 1 < CT_LARGE - SMALLEST;
+    if (__builtin_expect(device < 0 || !is_small || !ct_reserve_quickly(device, rounded(bytes)), 0))
+        return allocate_slowly(pointer, bytes);
+    if (__builtin_expect(ct_is_time_to_look(), 0)) {
+        ct_refresh_limits();
+        ct_watch_memory(device, 0);
     }
-    return ct_fall_back(device, pointer, bytes);
+    CUresult result = CALL(cuMemAlloc_v2, pointer, bytes);
+    if (__builtin_expect(result == CUDA_SUCCESS && ct_put_plain(*pointer, rounded(bytes), device), 1)) return result;
+    return end_allocation(device, pointer, bytes, result);
 }
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
@@ -216,6 +231,22 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
         return result;                                                                \
     } while (0)
 
-CUresult cuMemFree_v2(CUdeviceptr pointer) { FREE(cuMemFree_v2, pointer); }
+__attribute__((noinline)) static CUresult free_slowly(CUdeviceptr pointer) { FREE(cuMemFree_v2, pointer); }
+
+__attribute__((noinline)) static CUresult end_free(CUdeviceptr pointer, struct ct_plain plain, CUresult result) {
+    if (result != CUDA_SUCCESS) ct_book_pointer((int)plain.device, plain.bytes, CUDA_SUCCESS, pointer);
+    else ct_release((int)plain.device, CT_DEVICE, plain.bytes);
+    ct_settle_if_shrinking();
+    return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    struct ct_plain plain = ct_take_plain(pointer);
+    if (__builtin_expect(!plain.bytes, 0)) return free_slowly(pointer);
+    CUresult result = CALL(cuMemFree_v2, pointer);
+    bool is_simple = result == CUDA_SUCCESS && !atomic_load_explicit(&ct_shrinking, memory_order_relaxed);
+    if (__builtin_expect(is_simple && ct_release_quickly((int)plain.device, plain.bytes), 1)) return result;
+    return end_free(pointer, plain, result);
+}
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer) { FREE(cuMemFree, pointer); }

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "account.h"
 #include "hooks.h"
 #include "ledger.h"
 #include "limits.h"
@@ -24,17 +25,26 @@ static inline bool ct_in_slice(void) {
 }
 
 // The slice's index of the GPU on which the calling thread would allocate. -1: pass the call down as it is.
-static inline int ct_device_here(void) { return ct_in_slice() ? ct_current_device() : -1; }
+static inline int ct_device_here(void) {
+    int device = atomic_load_explicit(&ct_only_device, memory_order_relaxed);
+    if (__builtin_expect(device >= 0, 1)) return device;
+    return ct_in_slice() ? ct_current_device() : -1;
+}
 
 // The same for a location that the program names; -1 for host memory, too.
 int ct_device_at(const CUmemLocation *location);
 
 // Reserves bytes of the device quota. Before it gives up it checks whether the limits have grown, and trims what pools
-// and graphs hold unused. Reading a clock costs as much as all the rest, so small requests check for new limits only
+// and graphs hold unused. Reading a clock costs a third of all the rest, so small requests check for new limits only
 // every CT_SMALL_BETWEEN calls.
 #define CT_LARGE (UINT64_C(1) << 20)
-#define CT_SMALL_BETWEEN 8
-extern _Thread_local unsigned ct_small_claims __attribute__((tls_model("initial-exec")));
+#define CT_SMALL_BETWEEN 16
+static inline bool ct_is_time_to_look(void) {
+    struct ct_thread *self = ct_self;
+    unsigned claims = atomic_load_explicit(&self->claims, memory_order_relaxed) + 1;
+    atomic_store_explicit(&self->claims, claims, memory_order_relaxed);
+    return claims % CT_SMALL_BETWEEN == 0;
+}
 bool ct_claim_slowly(int device, uint64_t bytes);
 
 // overhead.c: asks NVML what the slice holds uncounted, if this process has grown much since it last did.
@@ -65,15 +75,22 @@ void ct_end_shortage(int device, struct ct_shortage *shortage);
 
 #define CT_ASK_DRIVER(result, device, bytes, call)                                                           \
     do {                                                                                                     \
+        (result) = (call);                                                                                   \
+        CT_ASK_AGAIN(result, device, bytes, call);                                                           \
+    } while (0)
+
+// The same after the first call.
+#define CT_ASK_AGAIN(result, device, bytes, call)                                                            \
+    do {                                                                                                     \
         struct ct_shortage shortage = {0};                                                                   \
-        do (result) = (call);                                                                                \
-        while ((result) == CUDA_ERROR_OUT_OF_MEMORY && ct_may_ask_again(device, bytes, &shortage));          \
-        if (__builtin_expect(shortage.since != 0, 0)) ct_end_shortage(device, &shortage);                    \
+        while ((result) == CUDA_ERROR_OUT_OF_MEMORY && ct_may_ask_again(device, bytes, &shortage))           \
+            (result) = (call);                                                                               \
+        if (shortage.since) ct_end_shortage(device, &shortage);                                              \
     } while (0)
 
 static inline bool ct_claim(int device, uint64_t bytes) {
     if (bytes == 0) return true; // also while the slice holds more than its limit
-    if (bytes >= CT_LARGE || ++ct_small_claims % CT_SMALL_BETWEEN == 0) {
+    if (bytes >= CT_LARGE || ct_is_time_to_look()) {
         ct_refresh_limits();
         ct_watch_memory(device, bytes);
     }

@@ -13,6 +13,7 @@
 
 #include <time.h>
 
+#include "account.h"
 #include "base.h"
 #include "compute.h"
 #include "limits.h"
@@ -63,18 +64,17 @@ static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static uint64_t minus(uint64_t from, uint64_t bytes) { return from > bytes ? from - bytes : 0; }
 
-static uint64_t own_use(int device) { return atomic_load_explicit(&ct_own_use[CT_DEVICE][device], memory_order_relaxed); }
-
 // What no answer tells stays as it was last known.
 static uint64_t look(int device) {
     struct ct_thread_state state = ct_save_thread();
     ct_acquire(&looking);
     // Bytes are counted before the driver has them, and taken off before it frees them: the larger account is the one
     // to compare with, or memory that comes and goes would seem to be uncounted.
-    uint64_t held, counted = ct_counted(device), own = own_use(device);
+    uint64_t held, counted = ct_counted(device), own = ct_own_bytes(device, CT_DEVICE);
     if (ask_nvml(device, &held)) {
         atomic_store(&ct_measured[device].uncounted, minus(held, larger(counted, ct_counted(device))));
-        atomic_store(&ct_measured[device].by_others, minus(held, larger(own, own_use(device))));
+        atomic_store(&ct_measured[device].by_others, minus(held, larger(own, ct_own_bytes(device, CT_DEVICE))));
+        ct_forget_margins();
     }
     ct_set_free(&looking);
     ct_restore_thread(state);
@@ -104,7 +104,7 @@ void ct_watch_memory(int device, uint64_t bytes) {
     if (device < 0) return;
     uint64_t limit = ct_quota(device);
     uint64_t growth = limit / GROWTH_PARTS > LEAST_GROWTH ? limit / GROWTH_PARTS : LEAST_GROWTH;
-    uint64_t mine = atomic_load_explicit(&ct_own_use[CT_DEVICE][device], memory_order_relaxed);
+    uint64_t mine = ct_own_bytes(device, CT_DEVICE);
     uint64_t looked = atomic_load_explicit(&looked_at[device], memory_order_relaxed);
     if (__builtin_expect(mine < looked, 0)) atomic_store_explicit(&looked_at[device], looked = mine, memory_order_relaxed);
     if (__builtin_expect(bytes < growth && mine + bytes < looked + growth, 1)) return;
@@ -117,6 +117,7 @@ void ct_watch_memory(int device, uint64_t bytes) {
 uint64_t ct_measure_overhead(int device) {
     if (counts(device)) return look(device);
     if (device >= 0) ct_measured[device].uncounted = ct_measured[device].by_others = 0;
+    ct_forget_margins();
     return 0;
 }
 

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "account.h"
 #include "base.h"
 #include "lock.h"
 
@@ -31,6 +32,8 @@
 struct ct_measured ct_measured[CT_DEVICES];
 struct ct_region ct_private_region;
 struct ct_region *_Atomic ct_region = &ct_private_region;
+struct ct_account ct_account;
+static ct_lock margins; // guards changes of ct_account.margin
 
 static struct {
     char path[CT_PATH_BYTES];
@@ -153,41 +156,52 @@ static inline uint64_t used_by_others(const struct ct_slot *mine, int device, en
     return sum > least ? sum : least;
 }
 
-// `granted` is the use when the bytes were granted: a moment later another thread may have announced bytes that it will
-// not get.
-static void note_peak(struct ct_slot *slot, int device, enum ct_where where, uint64_t granted) {
-    uint64_t now = granted + ct_own_use[where == CT_DEVICE ? CT_HOST : CT_DEVICE][device];
-    uint64_t peak = atomic_load_explicit(&slot->peak[device], memory_order_relaxed);
-    while (now > peak && !atomic_compare_exchange_weak(&slot->peak[device], &peak, now)) continue;
+// The slot is read inside, since the region may just have become private.
+static uint64_t raise_use(int device, enum ct_where where, uint64_t bytes) {
+    struct ct_thread *keeper = ct_enter(&ct_account.lock);
+    uint64_t mine = ct_own_bytes(device, where) + bytes;
+    ct_show_use(ct_my_slot(), device, where, mine);
+    ct_leave(&ct_account.lock, keeper);
+    return mine;
 }
 
-static void take_off(_Atomic uint64_t *counter, uint64_t bytes) {
-    uint64_t before = atomic_fetch_sub(counter, bytes);
-    if (__builtin_expect(before < bytes, 0)) atomic_fetch_add(counter, bytes - before);
+// What is shown a moment late is only too much, so this needs no fence.
+static void lower_use(int device, enum ct_where where, uint64_t bytes) {
+    struct ct_thread *keeper = ct_enter(&ct_account.lock);
+    uint64_t mine = ct_own_bytes(device, where);
+    ct_show_use(ct_my_slot(), device, where, mine > bytes ? mine - bytes : 0);
+    ct_leave(&ct_account.lock, keeper);
+}
+
+// `granted` is the use when the bytes were granted: a moment later another thread may have announced bytes that it will
+// not get. True: there was as much before.
+static bool note_peak(struct ct_slot *slot, int device, enum ct_where where, uint64_t granted) {
+    uint64_t now = granted + ct_own_bytes(device, where == CT_DEVICE ? CT_HOST : CT_DEVICE);
+    uint64_t peak = atomic_load_explicit(&slot->peak[device], memory_order_relaxed);
+    if (now <= peak) return true;
+    while (now > peak && !atomic_compare_exchange_weak(&slot->peak[device], &peak, now)) continue;
+    return false;
 }
 
 void ct_charge(int device, enum ct_where where, uint64_t bytes) {
     if (device < 0 || device >= CT_DEVICES) return;
-    struct ct_slot *slot = ct_my_slot();
-    uint64_t mine = atomic_fetch_add(&ct_own_use[where][device], bytes) + bytes;
-    atomic_fetch_add(&account(slot, where)[device], bytes);
-    note_peak(slot, device, where, mine);
+    uint64_t mine = raise_use(device, where, bytes);
+    if (where == CT_HOST) ct_forget_margins();
+    note_peak(ct_my_slot(), device, where, mine);
 }
 
 void ct_release(int device, enum ct_where where, uint64_t bytes) {
-    if (device < 0 || device >= CT_DEVICES) return;
-    take_off(&account(ct_my_slot(), where)[device], bytes);
-    take_off(&ct_own_use[where][device], bytes);
+    if (device >= 0 && device < CT_DEVICES) lower_use(device, where, bytes);
 }
 
 uint64_t ct_used(int device, enum ct_where where) {
     if (device < 0 || device >= CT_DEVICES) return 0;
     uint64_t others = used_by_others(ct_my_slot(), device, where), sum;
-    return __builtin_add_overflow(others, ct_own_use[where][device], &sum) ? UINT64_MAX : sum;
+    return __builtin_add_overflow(others, ct_own_bytes(device, where), &sum) ? UINT64_MAX : sum;
 }
 
 uint64_t ct_counted(int device) {
-    return counted_by_others(ct_my_slot(), device, CT_DEVICE, ct_own_use[CT_DEVICE][device]);
+    return counted_by_others(ct_my_slot(), device, CT_DEVICE, ct_own_bytes(device, CT_DEVICE));
 }
 
 static uint64_t limit_of(int device, enum ct_where where) {
@@ -195,30 +209,62 @@ static uint64_t limit_of(int device, enum ct_where where) {
     return atomic_load_explicit(limit, memory_order_relaxed);
 }
 
+static bool can_change(int device) {
+    return atomic_load_explicit(&ct_limits_now[device].request, memory_order_relaxed) != 0;
+}
+
 // If the limit can change while the slice runs, it is read after the bytes are announced. The process that lowers it reads
 // the region afterwards, so one of the two sees what the other did.
 // If it cannot be read, it may have been lowered: nothing more fits.
 static uint64_t limit_in_force(int device, enum ct_where where) {
-    if (where == CT_DEVICE && atomic_load_explicit(&ct_limits_now[device].request, memory_order_relaxed) &&
-        !ct_confirm_limits())
-        return 0;
-    return limit_of(device, where);
+    return where == CT_DEVICE && can_change(device) && !ct_confirm_limits() ? 0 : limit_of(device, where);
 }
 
-// Announces the bytes, then sums: if two processes want the same bytes, at least one of them sees the other's. So the
-// limit is never exceeded; both may be refused, which reserve_slowly resolves.
-static bool announce(int device, enum ct_where where, uint64_t bytes) {
+static uint64_t less(uint64_t from, uint64_t bytes) { return from > bytes ? from - bytes : 0; }
+
+// Under the lock, so that whoever changes what is read here forgets the margin afterwards.
+static void learn_margin(const struct ct_slot *slot, int device) {
+    ct_acquire(&margins);
+    const struct ct_measured *measured = &ct_measured[device];
+    uint64_t others = measured->uncounted > measured->by_others ? measured->uncounted : measured->by_others;
+    uint64_t within = less(limit_of(device, CT_DEVICE), others);
+    uint64_t below_peak = less(slot->peak[device], ct_own_bytes(device, CT_HOST));
+    bool is_first = slot == ct_account.slot && slot == ct_region->slot && ct_can_be_ordered;
+    ct_account.margin[device] = !is_first || can_change(device) ? 0 : within < below_peak ? within : below_peak;
+    ct_set_free(&margins);
+}
+
+void ct_forget_margins(void) {
+    ct_acquire(&margins);
+    for (int i = 0; i < CT_DEVICES; i++) ct_account.margin[i] = 0;
+    ct_set_free(&margins);
+}
+
+void ct_forget_changing(void) {
+    ct_reset(&ct_account.lock);
+    ct_set_free(&margins);
+    for (int i = 0; i < CT_DEVICES; i++) ct_account.margin[i] = 0;
+    memset((void *)ct_account.use, 0, sizeof ct_account.use);
+}
+
+// Announced first, then summed: if two processes want the same bytes, at least one of them sees the other's. So the limit is
+// never exceeded; both may be refused, which reserve_slowly resolves.
+static bool decide(int device, enum ct_where where, uint64_t bytes, uint64_t mine) {
     struct ct_slot *slot = ct_my_slot();
-    uint64_t mine = atomic_fetch_add(&ct_own_use[where][device], bytes) + bytes;
-    atomic_fetch_add(&account(slot, where)[device], bytes);
+    atomic_thread_fence(memory_order_seq_cst);
     uint64_t limit = limit_in_force(device, where);
     if (limit == CT_UNLIMITED || (mine <= limit && used_by_others(slot, device, where) <= limit - mine)) {
-        note_peak(slot, device, where, mine);
+        bool has_been_higher = note_peak(slot, device, where, mine);
+        if (where == CT_HOST) ct_forget_margins();
+        else if (has_been_higher) learn_margin(slot, device);
         return true;
     }
-    take_off(&account(slot, where)[device], bytes);
-    take_off(&ct_own_use[where][device], bytes);
+    lower_use(device, where, bytes);
     return false;
+}
+
+static bool announce(int device, enum ct_where where, uint64_t bytes) {
+    return decide(device, where, bytes, raise_use(device, where, bytes));
 }
 
 uint64_t ct_noise(void) {
@@ -246,6 +292,10 @@ __attribute__((noinline, cold)) static bool reserve_slowly(int device, enum ct_w
     }
     ct_restore_thread(before);
     return reserved;
+}
+
+bool ct_decide(int device, enum ct_where where, uint64_t bytes, uint64_t mine) {
+    return decide(device, where, bytes, mine) || reserve_slowly(device, where, bytes);
 }
 
 bool ct_reserve(int device, enum ct_where where, uint64_t bytes) {

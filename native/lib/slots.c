@@ -15,15 +15,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "account.h"
 #include "base.h"
 #include "lock.h"
 
 #define HOLDER_BYTES 4096
 #define STAT_BYTES 1024
 
-_Atomic uint64_t ct_own_use[2][CT_DEVICES];
-
-static struct ct_slot *_Atomic mine;
 static _Atomic int owner; // the process that claimed it
 static _Atomic(void *) holder;
 static _Atomic int kept = -1;
@@ -52,8 +50,8 @@ static void fill_in(struct ct_slot *slot) {
     struct stat space = {0};
     wipe(slot);
     for (int i = 0; i < CT_DEVICES; i++) {
-        slot->memory[i] = ct_own_use[CT_DEVICE][i];
-        slot->host[i] = ct_own_use[CT_HOST][i];
+        slot->memory[i] = ct_account.use[CT_DEVICE][i];
+        slot->host[i] = ct_account.use[CT_HOST][i];
         slot->peak[i] = slot->memory[i] + slot->host[i];
     }
     slot->pid_space = ct_stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
@@ -65,6 +63,13 @@ static void fill_in(struct ct_slot *slot) {
 static void raise_high(struct ct_region *region, uint32_t above) {
     uint32_t high = region->high;
     while (high < above && !atomic_compare_exchange_weak(&region->high, &high, above)) continue;
+}
+
+// Makes a claimed slot known. A process that was alone until now announces without a fence, so its threads execute a barrier
+// before we sum for the first time.
+static void join(struct ct_region *region, uint32_t index) {
+    raise_high(region, index + 1);
+    if (index > 0) ct_order_processes();
 }
 
 // Moves a descriptor out of the way of programs that count on low numbers, to 200 or, if few are allowed, to 64.
@@ -122,7 +127,7 @@ static struct ct_slot *claim_in(struct ct_region *region, enum ct_fault *why) {
     for (uint32_t i = 0; i < CT_SLOTS; i++) {
         if (!ct_lock_byte(file, CT_LOCK_BASE + i)) continue;
         hold(file);
-        raise_high(region, i + 1);
+        join(region, i);
         return &region->slot[i];
     }
     close(file);
@@ -133,7 +138,7 @@ static struct ct_slot *claim_in(struct ct_region *region, enum ct_fault *why) {
 static struct ct_slot *claim(void) {
     struct ct_thread_state before = ct_save_thread();
     ct_acquire(&claiming);
-    if (!mine) {
+    if (!ct_account.slot) {
         struct ct_region *region = ct_region;
         enum ct_fault why;
         struct ct_slot *slot = region == &ct_private_region ? NULL : claim_in(region, &why);
@@ -145,15 +150,15 @@ static struct ct_slot *claim(void) {
         if (!slot) slot = &ct_private_region.slot[0];
         fill_in(slot);
         owner = getpid();
-        mine = slot;
+        ct_account.slot = slot;
     }
     ct_set_free(&claiming);
     ct_restore_thread(before);
-    return mine;
+    return ct_account.slot;
 }
 
 struct ct_slot *ct_my_slot(void) {
-    struct ct_slot *slot = atomic_load_explicit(&mine, memory_order_acquire);
+    struct ct_slot *slot = atomic_load_explicit(&ct_account.slot, memory_order_acquire);
     return __builtin_expect(slot != NULL, 1) ? slot : claim();
 }
 
@@ -175,7 +180,8 @@ bool ct_has_siblings(void) {
 void ct_leave_slot(void) {
     void *page = atomic_exchange(&holder, NULL);
     int file = atomic_exchange(&kept, -1);
-    mine = NULL;
+    ct_account.slot = NULL;
+    ct_forget_margins();
     if (page) munmap(page, HOLDER_BYTES);
     if (file >= 0) close(file);
 }
@@ -185,19 +191,19 @@ void ct_forget_slot(void) {
     int file = atomic_exchange(&kept, -1);
     if (file >= 0) close(file);
     holder = NULL;
-    mine = NULL;
-    memset((void *)ct_own_use, 0, sizeof ct_own_use);
+    ct_account.slot = NULL;
     ct_set_free(&claiming);
 }
 
 void ct_check_slot(void) {
-    if (mine && owner != getpid()) ct_restart_after_fork(); // forked without the C library, which calls our handler
+    if (ct_account.slot && owner != getpid()) ct_restart_after_fork(); // forked without the C library, which calls our handler
     int file = kept;
-    struct ct_slot *slot = mine;
+    struct ct_slot *slot = ct_account.slot;
     if (file < 0 || !slot || ct_is_region(file)) return;
     // The program closed our descriptor: other processes may have reaped our slot already.
     kept = -1;
-    mine = NULL;
+    ct_account.slot = NULL;
+    ct_forget_margins();
     ct_my_slot();
     ct_count_fault(CT_FAULT_CLOSED);
 }
@@ -205,7 +211,7 @@ void ct_check_slot(void) {
 static void reap_slot(struct ct_region *region, int file, uint32_t index) {
     struct ct_slot *slot = &region->slot[index];
     int64_t byte = CT_LOCK_BASE + index;
-    if (slot == mine || !ct_lock_byte(file, byte)) return;
+    if (slot == ct_account.slot || !ct_lock_byte(file, byte)) return;
     for (int i = 0; i < CT_FAULTS; i++) region->faults[i] += slot->faults[i];
     wipe(slot);
     uint32_t top = index + 1;
@@ -229,7 +235,7 @@ static void count(_Atomic uint64_t *counter) {
 }
 
 void ct_count_fault(enum ct_fault fault) {
-    struct ct_slot *slot = mine;
+    struct ct_slot *slot = ct_account.slot;
     count(slot ? &slot->faults[fault] : &ct_region->faults[fault]);
 }
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base.h"
+#include "biased.h"
 #include "compute.h"
 #include "hooks.h"
 #include "ledger.h"
@@ -72,6 +73,8 @@ bool ct_has_limits(void) {
 }
 
 void ct_restart_after_fork(void) {
+    ct_forget_threads();
+    ct_forget_changing();
     ct_forget_slot();
     ct_forget_reading();
     ct_forget_devices();

@@ -65,7 +65,7 @@ static uint64_t call(const char *word, const uint64_t *a, uint64_t *out) {
     if (!strcmp(word, "reap")) return ct_reap(), 1;
     if (!strcmp(word, "slot")) return (uint64_t)(ct_my_slot() - ct_region->slot);
     if (!strcmp(word, "private")) return ct_region == &ct_private_region;
-    if (!strcmp(word, "faults")) return (mine ? mine->faults[a[0]] : 0) + ct_region->faults[a[0]];
+    if (!strcmp(word, "faults")) return (ct_account.slot ? ct_account.slot->faults[a[0]] : 0) + ct_region->faults[a[0]];
     if (!strcmp(word, "fork")) return fork_and_wait(fork()), 1;
     if (!strcmp(word, "clone")) return fork_and_wait((pid_t)syscall(SYS_clone, 17, 0, 0, 0, 0)), 1; // 17: SIGCHLD
     if (!strcmp(word, "exec")) return (uint64_t)execl("/proc/self/exe", "again", NULL);

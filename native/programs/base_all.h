@@ -7,6 +7,7 @@
 #define BASE_ALL_H
 
 #define _GNU_SOURCE
+#include "biased.c"
 #include "devices.c"
 #include "elf.c"
 #include "limits.c"
