@@ -45,7 +45,7 @@ static void use(const uint8_t *data, size_t size) {
     }
     ct_release(0, CT_DEVICE, held);
     ct_reap();
-    check(ct_own_use[CT_DEVICE][0] == 0);
+    check(ct_account.use[CT_DEVICE][0] == 0);
 }
 
 static void name_devices(const uint8_t *data, size_t size) {

@@ -64,25 +64,35 @@ static void name_self(void) {
     ct_restore_thread(before);
 }
 
-static void take_away(struct ct_biased *lock, struct ct_thread *keeper) {
+// If the keeper is the calling thread, it waits only in a signal handler that has interrupted it inside.
+static void wait_for_keeper(struct ct_biased *lock, struct ct_thread *keeper) {
     struct ct_thread_state before = ct_save_thread();
-    atomic_store(&lock->keeper, NULL);
-    order(ORDER_THREADS);
+    if (keeper != ct_self) {
+        atomic_store(&lock->keeper, NULL);
+        order(ORDER_THREADS);
+    }
     for (unsigned spins = 0; atomic_load_explicit(&keeper->inside, memory_order_acquire) == lock; spins++)
         if (spins >= 100) nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     ct_restore_thread(before);
 }
 
-void ct_enter_slowly(struct ct_biased *lock) {
+// A new keeper is marked as inside before it is the keeper, so a signal handler never finds it to be outside in here.
+struct ct_thread *ct_enter_slowly(struct ct_biased *lock) {
     if (ct_self == &ct_nobody && ++uses % STREAK == 0) name_self();
+    struct ct_thread *self = ct_self;
     ct_acquire(&lock->lock);
     struct ct_thread *keeper = atomic_load_explicit(&lock->keeper, memory_order_relaxed);
-    if (keeper && keeper != ct_self) take_away(lock, keeper); // ourselves: we are inside another lock, and stay its keeper
+    // We keep it, and are inside another lock: we stay its keeper.
+    bool stays = keeper == self && atomic_load_explicit(&self->inside, memory_order_relaxed) != lock;
+    if (keeper && !stays) wait_for_keeper(lock, keeper);
     if (lock->last != &ct_self) lock->streak = 0;
     lock->last = &ct_self;
-    if (++lock->streak < STREAK || ct_self == &ct_nobody) return;
+    if (++lock->streak < STREAK || atomic_load_explicit(&self->inside, memory_order_relaxed)) return NULL;
     lock->streak = 0;
-    atomic_store_explicit(&lock->keeper, ct_self, memory_order_release);
+    atomic_store_explicit(&self->inside, lock, memory_order_relaxed);
+    atomic_store_explicit(&lock->keeper, self, memory_order_release);
+    ct_set_free(&lock->lock);
+    return self;
 }
 
 void ct_forget_threads(void) {

@@ -6,7 +6,7 @@
 // which costs about a microsecond; then it is an ordinary lock until a thread has used it alone again.
 //
 // A thread that is inside one may enter another one, which then costs as much as an ordinary lock. A signal handler that
-// has interrupted its own thread inside must not ask for the same lock, as with an ordinary one.
+// has interrupted its own thread inside waits for ever if it asks for the same lock, as with an ordinary one: it never gets in.
 
 #ifndef COTENANT_BIASED_H
 #define COTENANT_BIASED_H
@@ -38,7 +38,7 @@ struct ct_biased {
 extern _Thread_local struct ct_thread *ct_self __attribute__((tls_model("initial-exec")));
 extern struct ct_thread ct_nobody;
 
-void ct_enter_slowly(struct ct_biased *lock);
+struct ct_thread *ct_enter_slowly(struct ct_biased *lock);
 
 // Enters if the calling thread keeps the lock; else NULL. Invariant: whoever takes the lock away clears `keeper` first, then
 // makes every thread execute a barrier, then reads `inside`. So either it sees that we are inside, or we see that the lock is
@@ -62,8 +62,7 @@ static inline void ct_leave_as_keeper(struct ct_thread *keeper) {
 // Returns what ct_leave needs.
 static inline struct ct_thread *ct_enter(struct ct_biased *lock) {
     struct ct_thread *keeper = ct_enter_as_keeper(lock);
-    if (__builtin_expect(!keeper, 0)) ct_enter_slowly(lock);
-    return keeper;
+    return __builtin_expect(keeper != NULL, 1) ? keeper : ct_enter_slowly(lock);
 }
 
 static inline void ct_leave(struct ct_biased *lock, struct ct_thread *keeper) {

@@ -70,7 +70,7 @@ static inline struct ct_plain ct_take_plain(uint64_t key) {
     if (__builtin_expect(!keeper, 0)) return (struct ct_plain){0};
     struct ct_entry *found = stripe->used ? ct_probe(stripe, key) : NULL;
     struct ct_plain taken = {0};
-    if (__builtin_expect(found && found->key && found->kind == CT_PLAIN && !found->host, 1)) {
+    if (__builtin_expect(found && found->key && found->kind == CT_PLAIN && !found->host && found->device >= 0, 1)) {
         taken = (struct ct_plain){found->bytes, found->device};
         if (__builtin_expect(found[1].key != 0, 0)) return ct_drop_and_leave(stripe, found, keeper, taken);
         found->key = 0;

@@ -8,6 +8,7 @@
 #include "base_all.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
 
@@ -46,6 +47,30 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+// A signal handler that has interrupted its own thread inside a biased lock, and asks for the same lock: 1 if it never gets
+// in. Before this thread keeps the lock, at the moment when it becomes the keeper, and after it.
+static uint64_t is_nested_refused(void) {
+    static struct ct_biased lock;
+    uint64_t kept_times = 0;
+    for (int i = 0; i < 2000; i++) {
+        struct ct_thread *keeper = ct_enter(&lock);
+        if (ct_enter_as_keeper(&lock)) return 2;
+        kept_times += keeper != NULL;
+        ct_leave(&lock, keeper);
+    }
+    pid_t child = (pid_t)syscall(SYS_clone, 17, 0, 0, 0, 0); // 17: SIGCHLD; keeps what the parent keeps
+    if (child == 0) {
+        ct_enter(&lock);
+        alarm(1); // ends it if it waits
+        ct_enter(&lock);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) return kept_times > 1000 ? 1 : 3;
+    return 4;
+}
+
 #define PICOSECONDS_OF(statement, out)                                       \
     for (int round = 0; round < 30; round++) {                               \
         uint64_t from = now_ns();                                            \
@@ -68,6 +93,7 @@ static uint64_t call(const char *word, const uint64_t *a, uint64_t *out) {
     if (!strcmp(word, "faults")) return (ct_account.slot ? ct_account.slot->faults[a[0]] : 0) + ct_region->faults[a[0]];
     if (!strcmp(word, "fork")) return fork_and_wait(fork()), 1;
     if (!strcmp(word, "clone")) return fork_and_wait((pid_t)syscall(SYS_clone, 17, 0, 0, 0, 0)), 1; // 17: SIGCHLD
+    if (!strcmp(word, "nested")) return is_nested_refused();
     if (!strcmp(word, "exec")) return (uint64_t)execl("/proc/self/exe", "again", NULL);
     if (!strcmp(word, "halfway")) return go_half_way(), 1;
     if (!strcmp(word, "closeall")) return close_all(), 1;

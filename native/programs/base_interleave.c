@@ -30,6 +30,7 @@ static int retries; // one in the first scenario: a further one is the same agai
 #define RESERVE_TRIES retries
 static int order_all(int command);
 #define MEMBARRIER(command) order_all(command)
+#pragma GCC diagnostic ignored "-Wtsan" // fences: the model knows them, unlike the real sanitizer
 #include "base_all.h"
 
 #include <ucontext.h>
@@ -103,6 +104,13 @@ PLAIN static void write_back(struct process *one) {
     one->stored_at = NULL;
 }
 
+// Before a fence or a read-modify-write operation: others may go on before what was stored is written back.
+PLAIN static void drain(void) {
+    if (running < 0 || !processes[running].stored_at) return;
+    swapcontext(&processes[running].context, &scheduler);
+    write_back(&processes[running]);
+}
+
 // As the kernel does it for another process.
 PLAIN static int order_all(int command) {
     for (int i = 0; i < PROCESSES; i++) write_back(&processes[i]);
@@ -126,7 +134,7 @@ void __tsan_init(void) {}
 void __tsan_func_entry(void *caller) { (void)caller; }
 void __tsan_func_exit(void) {}
 PLAIN void __tsan_atomic_thread_fence(int order) {
-    if (running >= 0 && order == __ATOMIC_SEQ_CST) write_back(&processes[running]);
+    if (order == __ATOMIC_SEQ_CST) drain();
 }
 void __tsan_atomic_signal_fence(int order) { (void)order; }
 
@@ -143,8 +151,8 @@ void __tsan_atomic_signal_fence(int order) { (void)order; }
 
 #define CHANGE(bits, type, name, operation)                                                                     \
     PLAIN type __tsan_atomic##bits##_##name(volatile type *address, type value, int order) {                    \
+        drain();                                                                                                \
         step(address, order);                                                                                   \
-        if (running >= 0) write_back(&processes[running]);                                                      \
         type before = operation(address, value, __ATOMIC_SEQ_CST);                                              \
         note_read(address, before);                                                                             \
         return before;                                                                                          \
@@ -176,8 +184,8 @@ void __tsan_atomic_signal_fence(int order) { (void)order; }
     PLAIN int __tsan_atomic##bits##_compare_exchange_strong(volatile type *address, type *expected, type value, \
                                                             int order, int failed) {                            \
         (void)failed;                                                                                           \
+        drain();                                                                                                \
         step(address, order);                                                                                   \
-        if (running >= 0) write_back(&processes[running]);                                                      \
         bool same = __atomic_compare_exchange_n(address, expected, value, false, __ATOMIC_SEQ_CST,              \
                                                 __ATOMIC_SEQ_CST);                                              \
         note_read(address, *expected);                                                                          \
@@ -226,6 +234,7 @@ PLAIN static void begin(void) {
         struct process *one = &processes[i];
         one->read = one->done = 0;
         memset((void *)&one->account, 0, sizeof one->account);
+        memset((void *)&one->thread, 0, sizeof one->thread); // an order that was given up may have ended inside a lock
         one->account.slot = &shared.slot[i];
         one->account.lock.keeper = &one->thread;
         one->account.margin[0] = i == 0 ? ct_limits_now[0].memory : 0;

@@ -21,7 +21,6 @@ SCENARIOS = {"two": 600, "three": 800, "unlike": 1000, "again": 1000}
 
 SUM = "used_by_others(slot, device, where)"
 FENCE = "    atomic_thread_fence(memory_order_seq_cst);\n    uint64_t limit = limit_in_force(device, where);\n"
-DECIDE = "static bool decide(int device, enum ct_where where, uint64_t bytes, uint64_t mine) {\n"
 ANNOUNCE = "    return decide(device, where, bytes, raise_use(device, where, bytes));\n"
 LOOP = "for (uint32_t i = 0; i < high; i++)"
 LOWER = "ct_show_use(ct_my_slot(), device, where, mine > bytes"
@@ -29,9 +28,15 @@ ORDER = "    if (index > 0) ct_order_processes();\n"
 ALONE = "__builtin_expect(region->high <= 1, 1) || "
 BROKEN = {
     "summed before it is announced": [
-        ("region.c", DECIDE, "static uint64_t others;\n" + DECIDE),
-        ("region.c", f"{SUM} <= limit - mine", "others <= limit - mine"),
-        ("region.c", ANNOUNCE, "    others = used_by_others(ct_my_slot(), device, where);\n" + ANNOUNCE),
+        (
+            "region.c",
+            ANNOUNCE,
+            f"    uint64_t others = {SUM.replace('slot,', 'ct_my_slot(),')}, limit = limit_in_force(device, where);\n"
+            "    uint64_t mine = raise_use(device, where, bytes);\n"
+            "    if (mine <= limit && others <= limit - mine) return true;\n"
+            "    lower_use(device, where, bytes);\n"
+            "    return false;\n",
+        )
     ],
     "summed before the others can see it": [("region.c", FENCE, FENCE[FENCE.index("\n") + 1 :])],
     "not all slots are summed": [("region.c", LOOP, LOOP.replace("i < high", "i + 1 < high"))],

@@ -94,6 +94,12 @@ def test_what_is_shown_follows_a_killed_process_without_an_allocation(place: kit
         assert survivor.used() == 0
 
 
+def test_a_signal_handler_never_enters_the_lock_that_its_own_thread_is_in(place: kit.Slice) -> None:
+    place.write(memory=QUOTA)
+    with account(place) as process:
+        assert process.call("nested") == 1
+
+
 @pytest.mark.parametrize("how", ["fork", "clone"])
 def test_a_child_has_an_account_of_its_own(how: str, place: kit.Slice) -> None:
     place.write(memory=QUOTA)
