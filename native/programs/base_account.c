@@ -71,6 +71,39 @@ static uint64_t is_nested_refused(void) {
     return 4;
 }
 
+#define BURSTS 40
+static struct ct_biased busy;
+static uint64_t plain_count; // changed without an atomic operation, inside `busy`
+
+// Long bursts make a thread the keeper, short ones make the others take the lock away from it.
+static void *burst(void *seed) {
+    uint64_t done = 0, noise = (uintptr_t)seed;
+    for (int i = 0; i < BURSTS; i++) {
+        noise = noise * UINT64_C(6364136223846793005) + 1442695040888963407;
+        for (uint64_t left = i % 2 ? 20000 : noise >> 60; left; left--, done++) {
+            struct ct_thread *keeper = ct_enter(&busy);
+            plain_count++;
+            ct_leave(&busy, keeper);
+            if (ct_reserve_quickly(0, 4096) || ct_reserve(0, CT_DEVICE, 4096))
+                (void)(ct_release_quickly(0, 4096) || (ct_release(0, CT_DEVICE, 4096), true));
+        }
+    }
+    return (void *)(uintptr_t)done;
+}
+
+// 1 if no change was lost between threads that take the locks from one another.
+static uint64_t are_bursts_counted(void) {
+    pthread_t threads[4];
+    uint64_t expected = plain_count = 0, before = ct_own_bytes(0, CT_DEVICE);
+    for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, burst, (void *)(i + 1));
+    for (int i = 0; i < 4; i++) {
+        void *done;
+        pthread_join(threads[i], &done);
+        expected += (uintptr_t)done;
+    }
+    return plain_count == expected && ct_own_bytes(0, CT_DEVICE) == before;
+}
+
 #define PICOSECONDS_OF(statement, out)                                       \
     for (int round = 0; round < 30; round++) {                               \
         uint64_t from = now_ns();                                            \
@@ -93,6 +126,7 @@ static uint64_t call(const char *word, const uint64_t *a, uint64_t *out) {
     if (!strcmp(word, "faults")) return (ct_account.slot ? ct_account.slot->faults[a[0]] : 0) + ct_region->faults[a[0]];
     if (!strcmp(word, "fork")) return fork_and_wait(fork()), 1;
     if (!strcmp(word, "clone")) return fork_and_wait((pid_t)syscall(SYS_clone, 17, 0, 0, 0, 0)), 1; // 17: SIGCHLD
+    if (!strcmp(word, "bursts")) return are_bursts_counted();
     if (!strcmp(word, "nested")) return is_nested_refused();
     if (!strcmp(word, "exec")) return (uint64_t)execl("/proc/self/exe", "again", NULL);
     if (!strcmp(word, "halfway")) return go_half_way(), 1;

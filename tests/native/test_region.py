@@ -94,6 +94,14 @@ def test_what_is_shown_follows_a_killed_process_without_an_allocation(place: kit
         assert survivor.used() == 0
 
 
+def test_threads_that_take_locks_from_one_another_lose_no_change(place: kit.Slice) -> None:
+    place.write(memory=QUOTA)
+    with account(place) as process:
+        assert process.reserve(100 * MIB)
+        assert process.call("bursts") == 1
+        assert process.used() == place.use().memory_bytes == 100 * MIB
+
+
 def test_a_signal_handler_never_enters_the_lock_that_its_own_thread_is_in(place: kit.Slice) -> None:
     place.write(memory=QUOTA)
     with account(place) as process:
