@@ -3,6 +3,7 @@
 """The amounts of containers are remembered, and what is remembered is what would be read."""
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,5 +52,22 @@ def test_little_is_remembered() -> None:
     for number in range(10_000):
         amounts_of({"nvidia.com/gpumem": number + 1}, ContainerKind.APP, settings)
     amounts_of({"nvidia.com/gpumem": "0" * 30 + "7"}, ContainerKind.APP, settings)
+    junk = {f"example.com/{'x' * 50}-{number}": 1 for number in range(100)}
+    amounts_of({"nvidia.com/gpumem": 7, **junk}, ContainerKind.APP, settings)
+    amounts_of({"nvidia.com/gpumem": 8}, ContainerKind.APP, settings, {LABEL: "0" * 500 + "2"})
     assert 0 < len(settings.known_amounts) <= 4096
     assert all(len(str(key)) < 400 for key in settings.known_amounts)
+
+
+class ForgottenAtOnce(dict[Any, Any]):
+    """As if another thread cleared the table after each access."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self.clear()
+
+
+def test_another_thread_may_forget_at_any_time() -> None:
+    settings = Settings()
+    object.__setattr__(settings, "known_amounts", ForgottenAtOnce())
+    for _ in range(2):
+        assert amounts_of({"nvidia.com/gpumem": "3"}, ContainerKind.APP, settings) is not None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.kube.scheduler.node_names import LONGEST, MOST_KNOWN, KnownNames, NodeNames, fingerprint_of
+from cotenant.kube.scheduler.node_names import LONGEST, MOST_KNOWN, KnownNames, NodeNames, fingerprint_of, new_keys
 from cotenant.kube.scheduler.protocol import NodeQuery, decode_args
 
 NAMES = st.lists(st.text("abc-0.1", min_size=0, max_size=LONGEST), min_size=1, max_size=40)
@@ -41,6 +41,25 @@ def test_nearly_the_same_names_differ() -> None:
             seen.add(fingerprint_of(sent([*names[:at], changed, *names[at + 1 :]])))
     seen.add(fingerprint_of(sent([*names[1:], names[1]])))
     assert len(seen) == 2 + 4 * len(names)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["aaaaaaa0aaa0aaa0"], ["aaaaaaapaaapaaap"]),
+        (["aaaaaaa0aaaaaaa0"], ["aaaaaaapaaaaaaap"]),
+        (["node-aap", "node-bb0"], ["node-aa0", "node-bbp"]),
+        (["node-a-1", "node-b-2"], ["node-a-2", "node-b-1"]),
+    ],
+)
+def test_names_that_differ_in_high_bits_differ_whatever_the_keys_are(one: list[str], other: list[str]) -> None:
+    for _ in range(300):
+        keys = new_keys()
+        first, second = fingerprint_of(sent(one), keys), fingerprint_of(sent(other), keys)
+        assert first is not None
+        assert second is not None
+        assert first[1] != second[1], "the sums, which collide far more often than both together"
+        assert first[2] != second[2]
 
 
 @pytest.mark.parametrize(

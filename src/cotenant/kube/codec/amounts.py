@@ -54,7 +54,7 @@ AUTO = "auto"
 _ALL = Percent(100)
 _LARGEST = (1 << 63) - 1
 _LONGEST = 24
-"""Amounts of more characters are not cached."""
+"""Amounts and labels of more characters are not cached."""
 _MOST_KNOWN = 4096
 """Containers with different amounts that are remembered."""
 
@@ -103,18 +103,23 @@ def amounts_of(
 
     The labels are those of the pod; `measured` is an amount of memory that counts instead of the one it states.
     """
-    # Remembered, since thousands of pods have the same few requests, and each is read several times.
+    read = {name: amount for name, amount in resources.items() if name in settings.by_resource}
+    if not read:
+        return None
+    # Remembered, since thousands of pods have the same few requests, and each is read several times. Only what is read
+    # is remembered: a pod may have thousands of other resources. The webhook reads pods in several threads, so one may
+    # look an amount up while another one clears the table.
     divided = tuple(labels.get(one.divided_by or "") for one in settings.dialects)
-    key = (kind, measured, divided, *resources.items())
-    known: dict[Hashable, Amounts | None] = settings.known_amounts
-    if key not in known:
-        found = _amounts_of(resources, kind, settings, labels, measured)
-        if any(len(str(amount)) > _LONGEST for amount in resources.values()):
-            return found
-        if len(known) >= _MOST_KNOWN:
-            known.clear()
-        known[key] = found
-    return known[key]
+    key = (kind, measured, divided, *read.items())
+    known: dict[Hashable, Amounts] = settings.known_amounts
+    found = known.get(key)
+    if found is None:
+        found = _amounts_of(read, kind, settings, labels, measured)
+        if found is not None and all(len(str(text)) <= _LONGEST for text in (*divided, *read.values())):
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[key] = found
+    return found
 
 
 def _amounts_of(

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 MOST_KNOWN = 4
 """sets of names that are remembered; each takes about 100 bytes per node"""
@@ -20,10 +21,16 @@ _WORD = 8
 _QUOTE = ord('"')
 _MASKS = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], dtype=np.uint64)
 _HALF = np.uint64(32)
-# Random, so that a user cannot construct two lists with the same fingerprint; odd, so that no product loses a bit.
-_KEYS = np.array([secrets.randbits(64) | 1 for _ in range(3)], dtype=np.uint64)
-
 Fingerprint = tuple[int, int, int]
+Numbers = NDArray[np.uint64]
+
+
+def new_keys() -> Numbers:
+    """Keys of fingerprints: random, so that a user cannot construct two lists with the same one."""
+    return np.array([secrets.randbits(64) | 1 for _ in range(5)], dtype=np.uint64)  # odd: no product loses a bit
+
+
+_KEYS = new_keys()
 
 
 class NodeNames(NamedTuple):
@@ -61,10 +68,10 @@ class KnownNames:
                 self._known.popitem(last=False)
 
 
-def fingerprint_of(sent: bytes) -> Fingerprint | None:
+def fingerprint_of(sent: bytes, keys: Numbers = _KEYS) -> Fingerprint | None:
     """The fingerprint of a JSON list of names; None if it is not in the form in which kube-scheduler writes it.
 
-    Two different lists have the same one with a probability of less than one in 2^50, also if a user chose the names.
+    Two different lists have the same one with a probability of less than one in 2^30, also if a user chose the names.
     """
     if not sent.startswith(b"[") or b"\\" in sent:
         return None
@@ -82,13 +89,25 @@ def fingerprint_of(sent: bytes) -> Fingerprint | None:
         return None
     # The eight characters that begin at each place, as one number.
     words = np.ndarray((len(sent) + 1,), dtype="<u8", buffer=sent + bytes(_WORD), strides=(1,))
-    mixed = lengths.astype(np.uint64) * _KEYS[0]
+    mixed = lengths.astype(np.uint64) * keys[0]
     for at in range(0, longest, _WORD):
         # Not `clip`, whose checks take longer than the arithmetic.
         left = np.minimum(np.maximum(lengths - at, 0), _WORD)
         part = words[np.minimum(starts + at, len(sent))] & _MASKS[left]
-        mixed = (mixed ^ part) * _KEYS[1]
-        mixed ^= mixed >> _HALF
-    mixed *= _KEYS[2]
+        mixed = _mixed(mixed ^ part, keys[1], keys[2])
+    mixed = _mixed(mixed, keys[3], keys[4])
     # Sums do not depend on the order.
-    return len(starts), int(mixed.sum()), int((mixed ^ (mixed >> _HALF)).sum())
+    return len(starts), int(mixed.sum()), int(_mixed(mixed, keys[1], keys[3]).sum())
+
+
+def _mixed(numbers: Numbers, first: np.uint64, second: np.uint64) -> Numbers:
+    """Each number changed so that nobody who does not know the keys can tell how two of them differ.
+
+    A product with one key is not enough: numbers that differ in their highest bits have products that do, too. So two
+    names with eight or more characters could be chosen whose second words undo the difference of the first ones.
+    """
+    numbers = numbers * first
+    numbers ^= numbers >> _HALF
+    numbers *= second
+    numbers ^= numbers >> _HALF
+    return numbers
