@@ -104,6 +104,40 @@ def test_what_a_lost_run_left_behind_is_removed_while_others_are_served(tmp_path
     assert reports == [("lost", True)]
 
 
+def test_a_lost_run_that_was_not_cleaned_up_before_the_end_is_left_to_the_next_daemon(tmp_path: Path) -> None:
+    jobs = [f"j-{number:06d}" for number in range(1, 4)]
+    go, said = tmp_path / "go", tmp_path / "said"
+    removal = f"while ! [ -e {go} ]; do sleep 0.05; done; echo removed >> {said}"
+    spec = Spec(["x"], "/", {"PATH": os.environ["PATH"]}, after=["sh", "-c", removal])
+    for job in jobs:
+        started(tmp_path / job / "1")
+        (tmp_path / job / "1" / "spec.json").write_text(json.dumps({"version": VERSION, **spec._asdict()}))
+    reports: list[str] = []
+
+    async def end() -> None:
+        both = asyncio.Event()
+
+        def seen(job: str, attempt: int, status: attempts.Status) -> None:
+            reports.append(job)
+            if len(reports) >= 2:
+                both.set()
+
+        runs = Runs(tmp_path)
+        runs.changed.subscribe(seen)
+        for job in jobs:
+            runs.look(job, 1)
+        await asyncio.sleep(0.1)
+        runs.close()  # two are under way, and the third one waits for a thread
+        await asyncio.sleep(0.1)
+        assert reports == []
+        go.touch()
+        await soon(both)
+        await asyncio.sleep(0.1)
+
+    asyncio.run(end())
+    assert (sorted(reports), said.read_text()) == (jobs[:2], "removed\nremoved\n")
+
+
 def test_a_start_that_fails_is_tried_again_and_says_why_meanwhile(tmp_path: Path) -> None:
     tries: list[str | None] = []
 

@@ -78,8 +78,9 @@ class Runs:
         because processes may take seconds to die, and a container runtime may hang."""
 
         def killed(done: asyncio.Future[int]) -> None:
-            problem = None if done.cancelled() else done.exception()
-            if problem is not None:
+            if done.cancelled():  # the daemon ends before its turn came: the next daemon finds the run, and kills it
+                return
+            if (problem := done.exception()) is not None:
                 log_error(f"{job} may have left processes behind: {problem}")
             self._report(job, attempt, status)
 
