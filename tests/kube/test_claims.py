@@ -4,6 +4,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from cotenant.kube.api.claims import FINALIZER
@@ -34,10 +35,18 @@ def add_claim(server: ApiServer, name: str, spec: dict[str, Any]) -> None:
     server.claims.merge(name, {"metadata": metadata, "spec": spec, "status": {}}, "team")
 
 
-def add_pod(server: ApiServer, name: str, claim: str | None = None, *, gated: bool = True, **spec: Any) -> None:
+def add_pod(
+    server: ApiServer,
+    name: str,
+    claim: str | None = None,
+    *,
+    gated: bool = True,
+    annotations: Mapping[str, str] = {},
+    **spec: Any,
+) -> None:
     """A pod of another scheduler whose container uses a claim, by default one of the same name."""
     new = pod_object([{}], [], {}, None, {"schedulerName": "default-scheduler", **spec})
-    new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    new["metadata"] |= {"name": name, "uid": f"uid-{name}", "annotations": dict(annotations)}
     new["spec"]["schedulingGates"] = [{"name": GATE}] if gated else []
     new["spec"].setdefault("resourceClaims", [{"name": "gpu", "resourceClaimName": claim or name}])
     new["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]

@@ -160,6 +160,16 @@ def test_limits_above_requests_that_cannot_be_kept_are_refused(
         requested(*parts, annotations=annotations, isolation=Isolation.OPTIONAL)
 
 
+def test_a_pod_that_runs_keeps_limits_that_the_settings_would_refuse_by_now() -> None:
+    claimed = Claimed(options=((LENDS,),))
+    settings = replace(DEFAULTS, claimed=lambda pod: claimed, isolation=Isolation.NONE)
+    waiting = claiming({})
+    with pytest.raises(InputError, match="needs limits that are enforced"):
+        request_of(waiting, settings)
+    runs = msgspec.structs.replace(waiting, spec=msgspec.structs.replace(waiting.spec, node_name="n1"))
+    assert request_of(runs, settings).demand.memory_limit == 6144
+
+
 def test_requests_count_and_limits_are_granted_by_the_agent() -> None:
     async def story(plane: ControlPlane) -> None:
         server = plane.server
@@ -180,6 +190,12 @@ def test_requests_count_and_limits_are_granted_by_the_agent() -> None:
         await decided(server, "sum")
         (held,) = record(server, "sum").held_by(0)
         assert (held.memory, held.memory_limit) == (1024, 1536), "the sum of both requests"
+        most = {name: parameters(memory="256Mi", memoryLimit="15Gi") for name in "ab"}
+        add_claim(server, "most", claim_of(exactly("a"), exactly("b"), **most))
+        add_user(server, "most", ["most"])
+        await decided(server, "most")
+        limits = server.pods["team", "most"]["metadata"]["annotations"]["cotenant.io/0.limits"]
+        assert f"most={16_000 << 20}" in limits, "no more than the GPU has"
 
     play(story, CLAIMS)
 

@@ -15,6 +15,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, decode_record
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
+from cotenant.kube.codec.isolation import ISOLATION
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.scheduler import allowances, bypassing
@@ -405,6 +406,29 @@ def test_pods_of_one_claim_that_come_together_share_it() -> None:
         await decided(server, "both")
         assert record(server, "both").node == record(server, "p0").node
         assert state.used("team", Vendor.NVIDIA).memory == 9000 + 4096
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_that_wishes_for_other_enforcement_than_the_users_of_a_claim_waits_for_their_end() -> None:
+    """Otherwise the claim would be without limits as soon as it is the oldest of its pods."""
+
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        add_claim(server, "shared", spec_of("9000Mi"))
+        add_pod(server, "first", claim="shared")
+        await decided(server, "first")
+        for name, wish in (("free", "none"), ("same", "preload")):
+            add_pod(server, name, claim="shared", annotations={ISOLATION: wish})
+        await waits(plane, "free", "is in use by pod first, whose limits are enforced")
+        await decided(server, "same")
+        for name in ("first", "same"):
+            server.remove(name, "team")
+        server.claims.merge("shared", {"status": {"reservedFor": None, "allocation": None}}, "team")
+        await decided(server, "free")
+        add_pod(server, "late", claim="shared", annotations={ISOLATION: "preload"})
+        await waits(plane, "late", "is in use by pod free, whose limits are not enforced")
 
     play(story, CLAIMS)
 

@@ -189,7 +189,7 @@ class PodGrants:
         return found
 
     def _member(self, one: _Tenant, share: Share, gpu: Gpu) -> Member:
-        most = MiB(max(share.memory, share.memory_limit))
+        most = share.most_memory(gpu)
         compute = of_device(gpu, MilliGpu(share.compute))
         name = self._slices.get(one.key)
         files = _NO_FILES if name is None else self._files(name)

@@ -102,7 +102,8 @@ def _limit(limit: GpuLimit, share: Share, gpu: Gpu) -> GpuLimit:
     if share.memory_limit <= share.memory or limit.memory_bytes is None:
         return limit
     # Nothing may be used before the agent grants it: until then allocations wait.
-    most = MiB(share.memory_limit - gpu.host_part(MiB(share.memory_limit)))
+    most = share.most_memory(gpu)
+    most = MiB(most - gpu.host_part(most))
     return limit._replace(memory_bytes=0, request_bytes=limit.memory_bytes, most_bytes=most * MIB_BYTES)
 
 

@@ -59,6 +59,10 @@ class Share(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Whether it may use more than it is guaranteed."""
         return self.memory_limit > self.memory or self.compute_limit > self.compute
 
+    def most_memory(self, gpu: Gpu) -> MiB:
+        """What it may use of this GPU: the limits of several requests of a container can be more than there is."""
+        return MiB(max(self.memory, min(self.memory_limit, gpu.memory_capacity)))
+
 
 class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What one container was given."""

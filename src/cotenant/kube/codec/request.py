@@ -138,7 +138,7 @@ def _request_for(
     constraints = _constraints(pod, everything, settings)
     if claimed.one_numa:
         constraints = replace(constraints, one_numa=True)
-    _check_elastic(pod, containers, constraints, settings if claimed else None)
+    _check_elastic(pod, containers, constraints, settings if claimed and not pod.spec.node_name else None)
     if containers and (MEMORY in pod.metadata.annotations or any(one.automatic for one in containers)):
         if pod.spec.node_name:  # its assignment says how much it has
             containers = [_placed_automatic(pod, one, settings) for one in containers]
@@ -240,8 +240,8 @@ def _check_elastic(
 ) -> None:
     """InputError if requests below limits cannot be combined with what else the pod wants.
 
-    With settings, also if its limits are not enforced. Of pods without claims the webhook refuses that: pods may be
-    there that the settings of today would refuse.
+    With settings, also if its limits are not enforced. Of pods without claims the webhook refuses that. Pods may run
+    that the settings of today would refuse.
     """
     elastic = [one for one in containers if is_elastic(one.amounts.container)]
     if not elastic:

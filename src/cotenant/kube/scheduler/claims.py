@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
+from cotenant.core.isolation import Rung
 from cotenant.core.model import ContainerKind
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MilliGpu
 from cotenant.errors import InputError
@@ -33,6 +34,7 @@ from cotenant.kube.codec.claim_requests import (
 from cotenant.kube.codec.claimed import Claimed, ClaimPart
 from cotenant.kube.codec.claims import claim_names, claimed_by, claims_of
 from cotenant.kube.codec.devices import attributes_of
+from cotenant.kube.codec.isolation import ISOLATION, wish_of
 from cotenant.kube.codec.node_matching import MOST_CONDITIONS, has_too_many
 from cotenant.kube.codec.privileges import check_privileges
 from cotenant.kube.codec.request import MEMORY
@@ -171,7 +173,7 @@ class ClaimBook:
         joined = {
             claim.metadata.uid: record
             for claim in claims.values()
-            if (record := self._used_by_another(claim, pod.metadata.uid)) is not None
+            if (record := self._used_by_another(claim, pod)) is not None
         }
         return _joining(found, joined) if joined else found
 
@@ -198,10 +200,10 @@ class ClaimBook:
             raise known[1]
         return known[1]
 
-    def _used_by_another(self, claim: ResourceClaim, uid: str) -> Record | None:
+    def _used_by_another(self, claim: ResourceClaim, joining: Pod) -> Record | None:
         """The assignment of another pod that uses a claim; None if there is none. InputError if another pod uses it
         in a way that this one cannot join."""
-        about = claim.metadata
+        about, uid = claim.metadata, joining.metadata.uid
         key = about.namespace, about.name
         what = f"ResourceClaim {printable(about.name[:80])}"
         for other, pod in self._given.get(key, {}).items():
@@ -218,6 +220,7 @@ class ClaimBook:
                     f"{what}: pod {pod.metadata.name} uses it together with other claims to GPUs; a claim that pods"
                     " share must be the only one of its containers"
                 )
+            _check_enforcement(joining, pod, what)
             return record
         users = self._pods.get(key, {})
         unknown = [one.name for one in claim.status.reserved_for if one.uid != uid and one.uid not in users]
@@ -375,6 +378,18 @@ def _check_privileges(pod: Pod, claims: Mapping[str, ResourceClaim], found: Clai
                 capabilities=security.capabilities.add,
                 host_pid=pod.spec.host_pid,
             )
+
+
+def _check_enforcement(joining: Pod, user: Pod, what: str) -> None:
+    """InputError if a pod wishes for limits, or for none, unlike a pod whose claim it would share. A claim has one set
+    of limits: those of its oldest pod."""
+    wish = wish_of(joining.metadata.annotations)
+    is_unlimited = user.metadata.annotations.get(ISOLATION, "").strip() == Rung.NONE
+    if wish is not None and (wish is Rung.NONE) != is_unlimited:
+        raise InputError(
+            f"annotation {ISOLATION}: {wish}: {what} is in use by pod {user.metadata.name}, whose limits are"
+            f" {'not ' * is_unlimited}enforced; remove it"
+        )
 
 
 def _joining(found: Claimed, joined: dict[str, Record]) -> Claimed:
