@@ -78,6 +78,7 @@ class _Looked(msgspec.Struct, frozen=True, kw_only=True):
     """An object, with the parts that templates look at."""
 
     metadata: Metadata = Metadata()
+    spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
     webhooks: tuple[dict[str, Any], ...] = ()
     handler: str = ""
