@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 
+from cotenant.core.model import Reason
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, decode_record
@@ -406,6 +407,28 @@ def test_pods_of_one_claim_that_come_together_share_it() -> None:
         await decided(server, "both")
         assert record(server, "both").node == record(server, "p0").node
         assert state.used("team", Vendor.NVIDIA).memory == 9000 + 4096
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_that_is_refused_at_the_last_moment_keeps_its_claim_from_no_other() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server, placer = plane.server, plane.scheduler.placer
+        await with_nodes(plane, n1=(1, 16_000))
+        refused, choose = list[str](), placer.choose
+
+        def choose_or_refuse(pod: Pod, *args: Any) -> Any:
+            if pod.metadata.name != "first":
+                return choose(pod, *args)
+            refused.append(pod.metadata.name)
+            return Reason("closed", "its node was closed meanwhile")
+
+        with patch.object(placer, "choose", choose_or_refuse):
+            add_claim(server, "shared", spec_of("1Gi"))
+            add_pod(server, "first", claim="shared")
+            await until(lambda: refused)
+            add_pod(server, "second", claim="shared")
+            await decided(server, "second")
 
     play(story, CLAIMS)
 

@@ -101,7 +101,9 @@ class ClaimAllocator:
         """Write the assignment of a pod for which a slot is held; whether it has one now."""
         shared, uid = self._shared, pod.metadata.uid
         held, refused = shared.state.held(uid), self._refusals.get(uid)
-        if held is None or (refused is not None and shared.clock() < refused.until) or not self._takes_claims(pod):
+        if held is None or (refused is not None and shared.clock() < refused.until):
+            return False
+        if (claims := self._to_take(pod)) is None:
             return False
         began = shared.clock()
         choice = shared.placer.choose(pod, held.node, began, time.time_ns())
@@ -109,6 +111,7 @@ class ClaimAllocator:
             check = choice.check if isinstance(choice, Reason) else ""
             shared.counts.add(DECISIONS, "bind", "refused", check)
             return False
+        self._users.update(dict.fromkeys(claims, uid))  # not before: one that is refused keeps them from no other pod
         rewrite = Rewrite(allocation=choice.allocation, annotations=choice.annotations, nominate=True)
         written = await write(shared, pod, rewrite, guard, lambda text: shared.errors.report("claims", text))
         shared.counts.add(BINDS, "failed" if written is None else "bound")
@@ -124,19 +127,17 @@ class ClaimAllocator:
         await self._allocate(written, guard)
         return True
 
-    def _takes_claims(self, pod: Pod) -> bool:
-        """Whether no other pod was given these claims a moment ago. The watch will show that, and this pod joins it."""
+    def _to_take(self, pod: Pod) -> list[Key] | None:
+        """The claims of a pod that no other pod has; None if another pod was given one of them a moment ago. The watch
+        will show that, and this pod joins it."""
         try:
             claims, joined = self._book.claims(pod).values(), {part.claim for part in self._book.claimed(pod).joined}
         except InputError:  # a claim was deleted a moment ago, and the queue reads the pod again
-            return False
-        uid = pod.metadata.uid
+            return None
         own = [one.metadata for one in claims if one.metadata.uid not in joined]
         keys = [(one.namespace, one.name) for one in own]
-        if any(self._users.get(key, uid) != uid for key in keys):
-            return False
-        self._users.update(dict.fromkeys(keys, uid))
-        return True
+        uid = pod.metadata.uid
+        return keys if all(self._users.get(key, uid) == uid for key in keys) else None
 
     async def run(self) -> NoReturn:
         """Allocate the claims of pods that have an assignment until cancelled."""
