@@ -48,8 +48,8 @@ class Refusal:
 class ApiServer:
     """The pods, their history, who watches, and what is to go wrong next.
 
-    Nodes, quotas, events, leases, profiles, groups, claims and slices are each kept by another one of its kind, with
-    versions of its own, which `merge` and `remove` change.
+    Nodes, quotas, events, leases, profiles, groups, claims, slices and webhooks are each kept by another one of its
+    kind, with versions of its own, which `merge` and `remove` change.
     """
 
     def __init__(self, *, with_nodes: bool = True) -> None:
@@ -62,6 +62,7 @@ class ApiServer:
         self.claims = ApiServer(with_nodes=False) if with_nodes else self
         self.slices = ApiServer(with_nodes=False) if with_nodes else self
         self.classes = ApiServer(with_nodes=False) if with_nodes else self
+        self.hooks = ApiServer(with_nodes=False) if with_nodes else self
         self.templates = ApiServer(with_nodes=False) if with_nodes else self
         self.keeps: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda spec: spec
         """What is kept of the spec of an object that is applied; None: it is invalid."""
@@ -255,6 +256,7 @@ class ApiServer:
             "resourceclaims": self.claims,
             "resourceslices": self.slices,
             "deviceclasses": self.classes,
+            "mutatingwebhookconfigurations": self.hooks,
             "resourceclaimtemplates": self.templates,
         }
         for plural, other in kept.items():
@@ -329,7 +331,7 @@ class ApiServer:
             return self._apply(asked, parts[3], writer)
         if parts[2] in ("nodes", "resourceslices"):
             return self._one_of_cluster(asked, parts[3], writer)
-        if parts[3] == "workloadprofiles":
+        if parts[3] in ("workloadprofiles", "mutatingwebhookconfigurations"):
             return self._one_of_cluster(asked, parts[4] if len(parts) > 4 else "", writer)
         namespace, name = parts[3], parts[5] if len(parts) > 5 else ""
         body = json.loads(asked.body) if asked.body else {}

@@ -411,7 +411,14 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     client = Client(access, CLIENT_LIMITS, agent=settings.scheduler.name)
     lease_client = Client(access, LEASE_LIMITS, agent=settings.scheduler.name)
     election = None if options.lease is None else Election(lease_client, *options.lease, gethostname())
-    scheduler = Scheduler(client, settings, errors, election=election, recorded=_recorded(options.decisions, errors))
+    scheduler = Scheduler(
+        client,
+        settings,
+        errors,
+        election=election,
+        recorded=_recorded(options.decisions, errors),
+        await_webhook=options.await_webhook,
+    )
     listeners = _listeners(options, scheduler, has_extender=settings.has_extender)
     print(f"cotenant: the scheduler listens at {' and '.join(one.address for one in listeners)}", flush=True)
     try:
