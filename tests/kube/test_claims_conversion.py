@@ -61,6 +61,16 @@ def test_what_claims_cannot_express_stays_with_the_device_plugin(annotations: di
     assert new["spec"]["schedulerName"] == "cotenant-scheduler"
 
 
+@pytest.mark.parametrize("scheduler", ["hami-scheduler", "kai-scheduler"])
+def test_a_pod_of_a_scheduler_that_cotenant_replaces_does_not_wait_for_it(scheduler: str) -> None:
+    new = admitted(written(SLICE, schedulerName=scheduler), CONVERT)
+    assert new["spec"]["resourceClaims"]
+    assert new["spec"]["schedulerName"] == "cotenant-scheduler"
+    assert admitted(new, CONVERT) == new
+    only = KubeSettings(claims=ClaimsPart(enabled=True, convert=True, only=True))
+    assert admitted(written(SLICE, schedulerName=scheduler), only)["spec"]["schedulerName"] == "default-scheduler"
+
+
 def test_a_pod_of_the_lower_priority_class_stays_with_the_device_plugin() -> None:
     assert "resourceClaims" not in admitted(written({**SLICE, "nvidia.com/priority": 1}), CONVERT)["spec"]
     assert "resourceClaims" in admitted(written({**SLICE, "nvidia.com/priority": 0}), CONVERT)["spec"]

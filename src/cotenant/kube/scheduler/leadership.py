@@ -11,7 +11,7 @@ process leads.
 If there is no kube-scheduler beside us, we get and renew the lease ourselves (`Tenure`). All the rest is the same.
 
 No clock is compared with another one: times are intervals between observations of one process, and the times in the
-lease are not read. So clocks may jump.
+lease are compared with what they were before, and with nothing else. So clocks may jump.
 """
 
 from collections.abc import Mapping

@@ -100,6 +100,8 @@ def _prepare(
     if settings.claims.enabled and settings.claims.convert:
         claims = converted(old.get("spec", {}), pod_request, _stated(pod, annotations, pod_request, codec), codec)
         if claims is not None:
+            if pod.spec.scheduler_name in settings.scheduler.replaces:  # as for any pod that requests GPUs
+                claims = {**claims, "schedulerName": settings.scheduler.name}
             kept = {**annotations, **limits_annotations(_by_name(pod_request))}
             changed = {**old, "spec": claims, "metadata": {**old.get("metadata", {}), "annotations": kept}}
             new, more = _prepare(changed, msgspec.convert(changed, PodManifest), settings, namespace, by_cdi)
