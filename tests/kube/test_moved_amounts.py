@@ -55,6 +55,15 @@ def test_both_limits_and_requests_move() -> None:
     assert admitted(pod, MOVING) == pod
 
 
+@pytest.mark.parametrize(
+    ("request_", "why"), [("2k", "request of nvidia.com/gpumem must be equal"), ("x", "'x' is not a quantity")]
+)
+def test_a_request_that_kubernetes_would_refuse_beside_the_limit_is_refused(request_: str, why: str) -> None:
+    made = written(SHARE)
+    made["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpumem": request_}
+    assert why in refusal(mutate(review(made), MOVING))
+
+
 def test_a_pod_of_a_cluster_that_moves_is_a_pod_with_resources_in_one_that_does_not() -> None:
     moved = admitted(written(SHARE), MOVING)
     back = admitted(moved, SETTINGS)

@@ -17,6 +17,7 @@ import msgspec
 from cotenant.core.model import ContainerKind
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of
+from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import Settings
 from cotenant.wire.text import printable
@@ -117,10 +118,23 @@ def _without(container: Json, handed_out: str, codec: Settings) -> tuple[Json, J
     resources = dict(container.get("resources") or {})
     amounts: Json = {}
     names = codec.by_resource.keys() - {handed_out}
-    for part in reversed(_PARTS):  # if a resource has both, the limit counts
+    for part in reversed(_PARTS):
         here = resources.get(part) or {}
+        for name in names & here.keys() & amounts.keys():
+            _check_equal(container, name, amounts[name], here[name])
         amounts |= {name: amount for name, amount in here.items() if name in names}
         resources[part] = {name: amount for name, amount in here.items() if name not in names}
         if not resources[part]:
             del resources[part]
     return {**container, "resources": resources}, amounts
+
+
+def _check_equal(container: Json, name: str, request: str | int, limit: str | int) -> None:
+    """What Kubernetes would have said of an amount under resources."""
+    try:
+        is_equal = parse_quantity(request) == parse_quantity(limit)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
+    if not is_equal:
+        where = f"container {printable(container.get('name', '')[:80])}"
+        raise InputError(f"{where}: the request of {name} must be equal to its limit")
