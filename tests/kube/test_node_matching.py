@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from cotenant.kube.api.objects import decode_node, decode_pod
-from cotenant.kube.codec.inventory import CLAIMS_AWAY
+from cotenant.kube.codec.inventory import AWAY, CLAIMS_AWAY
 from cotenant.kube.codec.node_matching import MOST_CONDITIONS, admits, has_too_many
 from cotenant.kube.scheduler import admitting
 from tests.kube.control_plane import ControlPlane, play, until
@@ -118,6 +118,11 @@ def test_a_pod_with_claims_goes_to_no_node_whose_kubelet_has_not_registered_the_
         await until(lambda: is_ready(server, "claims"))
         server.nodes.merge("n2", {"metadata": {"annotations": {CLAIMS_AWAY: "as well"}}})
         await until(lambda: "n2" in plane.scheduler.state.claims_away)
+        for key in (CLAIMS_AWAY, AWAY):
+            server.nodes.merge("n2", {"metadata": {"annotations": {key: "\x1b[2J" + "x" * 1000}}})
+        state, text = plane.scheduler.state, "\\x1b[2J" + "x" * 296
+        await until(lambda: state.claims_away["n2"] == text)
+        await until(lambda: list(state.closed.get("n2", {}).values()) == [text])
         server.nodes.remove("n2", "")
         await until(lambda: not plane.scheduler.state.claims_away)
 

@@ -67,11 +67,14 @@ from cotenant.kube.state.allocation import (
 )
 from cotenant.kube.state.totals import Totals, without_tenant
 from cotenant.node.devices.vendors import Vendor
+from cotenant.wire.text import printable
 
 Freed = Callable[[str], object]
 """called with the name of a node on which there may be more free capacity than before"""
 
 _INVENTORY_KEYS = (INVENTORY, AWAY, *CORDONED)
+LONGEST_AWAY = 300
+"""Characters of what a node says about kubelet there: users read it, and an agent may have been taken over."""
 _NEW = Account()
 
 
@@ -283,7 +286,7 @@ class ClusterState:
         if (away := new.metadata.annotations.get(CLAIMS_AWAY)) is None:
             self.claims_away.pop(new.metadata.name, None)
         else:
-            self.claims_away[new.metadata.name] = away
+            self.claims_away[new.metadata.name] = printable(away[:LONGEST_AWAY])
         if old is None or _values(old, _INVENTORY_KEYS) != _values(new, _INVENTORY_KEYS):
             self._read_inventory(new)
         if old is None or _values(old, (ORPHANS,)) != _values(new, (ORPHANS,)):
@@ -336,7 +339,7 @@ class ClusterState:
         if away is None:
             self._reopen(name, AWAY)
         else:
-            self._close(name, AWAY, away)
+            self._close(name, AWAY, printable(away[:LONGEST_AWAY]))
         self._set_machine(name, machine)
         self._set_offers(name, machine)
         self.vendors.pop(name, None)
