@@ -5,7 +5,7 @@
 import gc
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,9 +30,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A deadline for one example would measure how busy the machine is.
 settings.register_profile("cotenant", deadline=None)
 settings.load_profile("cotenant")
-
-# All that a collection of tests creates stays: see `pytest_collection_finish`.
-gc.disable()
 
 
 @pytest.fixture(scope="session")
@@ -81,8 +78,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """All that a collection of tests creates stays. The process that only distributes tests collects none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests and all modules stay until the end: garbage collections need not look at them."""
     gc.collect()
     gc.freeze()
-    gc.enable()
