@@ -433,6 +433,32 @@ def test_a_pod_that_is_refused_at_the_last_moment_keeps_its_claim_from_no_other(
     play(story, CLAIMS)
 
 
+def test_a_pod_does_not_join_a_claim_whose_size_is_being_changed() -> None:
+    """It would have the size of before, and could keep it after the other pod has ended."""
+
+    async def story(plane: ControlPlane) -> None:
+        server, state, allocator = plane.server, plane.scheduler.state, plane.scheduler.allocator
+        await bind_one(plane)
+        await until(lambda: plane.scheduler.watches.pods.objects["team", "one"].spec.node_name)
+        now = state.bound("uid-one")
+        assert now is not None
+        state.begin_resize(now)
+        asked, to_take = list[object](), allocator._to_take
+
+        def note(pod: Pod) -> Any:
+            asked.append(to_take(pod))
+            return asked[-1]
+
+        with patch.object(allocator, "_to_take", note):
+            add_pod(server, "second", claim="one")
+            await until(lambda: asked)
+            assert asked == [None] * len(asked)
+            state.release("uid-one")
+            await decided(server, "second")
+
+    play(story, CLAIMS)
+
+
 def test_a_pod_that_wishes_for_other_enforcement_than_the_users_of_a_claim_waits_for_their_end() -> None:
     """Otherwise the claim would be without limits as soon as it is the oldest of its pods."""
 

@@ -128,10 +128,12 @@ class ClaimAllocator:
         return True
 
     def _to_take(self, pod: Pod) -> list[Key] | None:
-        """The claims of a pod that no other pod has; None if another pod was given one of them a moment ago. The watch
-        will show that, and this pod joins it."""
+        """The claims of a pod that no other pod has; None if another pod was given one of them a moment ago, or gets
+        another size by it. The watch will show that, and this pod joins it."""
         try:
             claims, joined = self._book.claims(pod).values(), {part.claim for part in self._book.claimed(pod).joined}
+            if joined and self._book.is_resized(pod):
+                return None
         except InputError:  # a claim was deleted a moment ago, and the queue reads the pod again
             return None
         own = [one.metadata for one in claims if one.metadata.uid not in joined]

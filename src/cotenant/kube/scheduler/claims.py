@@ -228,6 +228,21 @@ class ClaimBook:
             raise InputError(f"{what}: pod {printable(unknown[0][:80])} uses it, which is not known here")
         return None
 
+    def is_resized(self, pod: Pod) -> bool:
+        """Whether the assignment of a pod whose claim this one would join is being changed, or was since the watch
+        showed it. Later it is not: pods that share a claim keep their size."""
+        for claim in self.claims(pod).values():
+            users = self._given.get((claim.metadata.namespace, claim.metadata.name), {})
+            for uid, other in users.items():
+                record = None if uid == pod.metadata.uid else valid_record(other)
+                if record is None:
+                    continue
+                now = self._state().bound(uid)
+                if self._state().held(uid) is not None or (now is not None and now.record != record):
+                    return True
+                break  # the one whose assignment counts
+        return False
+
     def given_to_others(self, pod: Pod) -> Iterator[tuple[str, str, Pod, Record]]:
         """The claims of a pod that other pods were given on its node: the name within the pod, the UID, one of the
         other pods and its assignment."""
