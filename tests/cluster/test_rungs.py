@@ -19,7 +19,7 @@ from tests.cluster.claiming import events_of as claim_events
 from tests.cluster.engine import COUNT, Engine, gpus_of, running_engine
 from tests.cluster.gpus import GpuModel, instance_uuid, uuid
 from tests.cluster.pods import path_of
-from tests.cluster.tenant import FILLS, SOURCE, STAYS
+from tests.cluster.tenant import FILLS, REPEATS, SOURCE, STAYS
 
 A100, OLD = GpuModel("NVIDIA A100-SXM4-40GB", 40960), GpuModel("Tesla K40", 12288, capability="3.0")
 CARDS = (A100, A100._replace(mig="1g.5gb/3g.20gb"), A100, OLD)
@@ -167,8 +167,9 @@ def sees_shm_of_its_gpu(engine: Engine) -> bool:
 
 
 def test_a_crash_of_mps_is_told_and_clients_start_again_with_their_limits(engine: Engine) -> None:
-    for name, made in (("a", client), ("b", client_by_claim)):
-        made(engine, name, 2000, code=STAYS, restartPolicy="Always")
+    client(engine, "a", 2000, code=STAYS, restartPolicy="Always")
+    client_by_claim(engine, "b", 2000, code=REPEATS, restartPolicy="Always")
+    for name in ("a", "b"):
         engine.said(name)
     before = {name: restarts(engine, name) for name in ("a", "b")}
     engine.kill("nvidia-cuda-mps-control -d")
@@ -177,8 +178,10 @@ def test_a_crash_of_mps_is_told_and_clients_start_again_with_their_limits(engine
     for name in ("a", "b"):
         wait_for(f"{name} to start again", lambda: restarts(engine, name) > before[name])  # noqa: B023 -- at once
         wait_for(f"{name} to be ready", lambda: is_running(engine, name))  # noqa: B023
-        assert engine.said(name)["room"] == 2000
         has_event(engine, name, "MpsOpen")
+    assert engine.said("a")["room"] == 2000
+    # Kubelet starts a container with a claim again without asking the agent, possibly before MPS is clean.
+    wait_for("b to have its limit", lambda: engine.said("b")["room"] == 2000)
 
 
 def test_a_fault_of_one_client_is_attributed(engine: Engine) -> None:

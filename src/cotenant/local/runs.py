@@ -78,7 +78,7 @@ class Runs:
         because processes may take seconds to die, and a container runtime may hang."""
 
         def killed(done: asyncio.Future[int]) -> None:
-            if done.cancelled():  # the daemon ends before its turn came: the next daemon finds the run, and kills it
+            if done.cancelled():  # the daemon ends before the kill began: the next daemon finds the run, and kills it
                 return
             if (problem := done.exception()) is not None:
                 log_error(f"{job} may have left processes behind: {problem}")

@@ -101,7 +101,7 @@ def fingerprint_of(sent: bytes, keys: Numbers = _KEYS) -> Fingerprint | None:
 
 
 def _mixed(numbers: Numbers, first: np.uint64, second: np.uint64) -> Numbers:
-    """Each number changed so that nobody who does not know the keys can tell how two of them differ.
+    """Each number changed by the keys, without which the difference between two of them cannot be predicted.
 
     A product with one key is not enough: numbers that differ in their highest bits have products that do, too. So two
     names with eight or more characters could be chosen whose second words undo the difference of the first ones.
