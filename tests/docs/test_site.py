@@ -168,5 +168,5 @@ def test_pages_and_diagrams_are_shown_without_another_host(browser: Browser, add
 def test_search_finds_a_word(browser: Browser, address: str) -> None:
     with opened(browser, address, "desktop") as (page, complaints):
         page.locator("input.md-search__input").fill("fragmentation")
-        expect(page.locator(".md-search-result__link").first).to_be_visible()
+        expect(page.locator(".md-search-result__link").first).to_be_visible(timeout=30_000)  # the index is made first
         assert complaints == []
