@@ -148,17 +148,17 @@ def test_no_pod_is_sent_to_a_node_whose_kubelet_does_not_serve_claims(engine: En
         file.write_text(json.dumps({**usual, "featureGates": gates}))
         machine.restart("kubelet")
         wait_for("the agent to tell", lambda: AWAY in engine.node("node1")["metadata"]["annotations"], seconds=60)
-        make_claim(engine, "waits", spec_of("1Gi"))
-        create(engine, "waits", SEES)
+        make_claim(engine, "unserved", spec_of("1Gi"))
+        create(engine, "unserved", SEES)
         said = f"kubelet has not registered driver {DRIVER}"
-        wait_for("the reason", lambda: said in events_of(engine, "waits"))
+        wait_for("the reason", lambda: said in events_of(engine, "unserved"))
         create_pod(engine.cluster, "plain", container("main", ""))
         engine.ended("plain")
-        assert "nodeName" not in engine.cluster.get(path_of("waits"))["spec"]
+        assert "nodeName" not in engine.cluster.get(path_of("unserved"))["spec"]
     finally:
         file.write_text(json.dumps(usual))
         machine.restart("kubelet")
-    engine.ended("waits")
+    engine.ended("unserved")
     assert CLAIMS_AWAY not in engine.node("node1")["metadata"]["annotations"]
 
 

@@ -122,7 +122,8 @@ def test_a_pod_that_came_to_its_node_past_us_with_the_claim_of_another_is_counte
     started(engine, "kept")
     create(engine, "beside", STAYS, claim="kept", labels=IGNORED, env=VOID, nodeName="node1")
     started(engine, "beside")
-    wait_for("the assignment", lambda: RECORD in engine.cluster.get(path_of("beside"))["metadata"]["annotations"])
+    about = path_of("beside")
+    wait_for("the assignment", lambda: RECORD in engine.cluster.get(about)["metadata"].get("annotations", ()))
     assert engine.record("beside").containers == engine.record("kept").containers
     wait_for("the event", lambda: "came to this node without cotenant" in events_of(engine, "beside"))
     seen = engine.said("beside")
