@@ -28,7 +28,7 @@ struct ct_thread {
 } __attribute__((aligned(64)));
 
 struct ct_biased {
-    _Atomic(struct ct_thread *) keeper; // who enters without asking; NULL: nobody
+    _Atomic(struct ct_thread *) keeper; // the thread that enters by plain stores; NULL if none does
     ct_lock lock;                       // for all others
     uint32_t streak;                    // how often in a row `last` has entered; both are written inside
     const void *last;
@@ -40,9 +40,9 @@ extern struct ct_thread ct_nobody;
 
 struct ct_thread *ct_enter_slowly(struct ct_biased *lock);
 
-// Enters if the calling thread keeps the lock; else NULL. Invariant: whoever takes the lock away clears `keeper` first, then
-// makes every thread execute a barrier, then reads `inside`. So either it sees that we are inside, or we see that the lock is
-// no longer ours.
+// Enters if the calling thread keeps the lock; else NULL. Invariant: a thread that takes the lock away clears `keeper`
+// first, then makes every thread execute a barrier, then reads `inside`. So either it sees that we are inside, or we see that
+// the lock is no longer ours.
 static inline struct ct_thread *ct_enter_as_keeper(struct ct_biased *lock) {
     struct ct_thread *self = ct_self;
     if (!self) __builtin_unreachable();
@@ -70,7 +70,7 @@ static inline void ct_leave(struct ct_biased *lock, struct ct_thread *keeper) {
     else ct_set_free(&lock->lock);
 }
 
-// In a forked child: nobody keeps it, and it is free.
+// In a forked child: no thread keeps it, and it is free.
 static inline void ct_reset(struct ct_biased *lock) {
     atomic_store(&lock->keeper, NULL);
     lock->last = NULL;

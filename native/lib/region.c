@@ -222,7 +222,7 @@ static uint64_t limit_in_force(int device, enum ct_where where) {
 
 static uint64_t less(uint64_t from, uint64_t bytes) { return from > bytes ? from - bytes : 0; }
 
-// Under the lock, so that whoever changes what is read here forgets the margin afterwards.
+// Under the lock, so that a thread that changes what is read here sets the margin to 0 afterwards.
 static void learn_margin(const struct ct_slot *slot, int device) {
     ct_acquire(&margins);
     const struct ct_measured *measured = &ct_measured[device];
