@@ -41,7 +41,7 @@ def part_of(*, device_class: str = SHARED, capacity: Mapping[str, str] | None = 
     """The request of a claim with these parameters, as the scheduler reads it."""
     more = {} if capacity is None else {"capacity": {"requests": capacity}}
     written = claim_of(exactly("gpu", device_class, **more), **({"gpu": parameters(**amounts)} if amounts else {}))
-    devices = msgspec.convert(written["devices"], DeviceClaim)
+    devices = msgspec.json.decode(msgspec.json.encode(written["devices"]), type=DeviceClaim)
     ((part,),) = read_claim(devices, Surroundings(lambda name: None, None)).options
     return ClaimPart(holder="app-0", claim="uid", request="gpu", container=part.container, automatic=part.automatic)
 

@@ -59,7 +59,11 @@ class OpaqueParameters(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that only a driver understands."""
 
     driver: str = ""
-    parameters: Any = None
+    parameters: msgspec.Raw = msgspec.Raw(b"null")
+    """JSON; not read before a driver needs it, because any user writes what they like there."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "parameters", self.parameters.copy())  # else it keeps the whole list
 
 
 class ClaimConfiguration(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,9 +3,11 @@
 """Decoding of an API server's responses: objects, pages of lists, events of watches, errors.
 
 The caller gives a msgspec struct with the fields that it reads. An object that does not fit the struct is still known
-by its name: one malformed object must not hide the others.
+by its name: one malformed object must not hide the others. Nor must one that is nested deeper than a decoder goes: the
+API server takes 10,000 levels, also in fields that nobody reads, such as parameters for other drivers.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
@@ -142,6 +144,10 @@ class Change(Generic[T]):
 CHANGES = ("ADDED", "MODIFIED", "DELETED")
 UNREADABLE = (ValueError, RecursionError)
 """What a decoder raises if its input is not JSON, not UTF-8, too deep, or of another shape."""
+DEEPEST = 200
+"""Levels that are left of a body which is nested too deeply for a decoder; objects of Kubernetes have about 20."""
+_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
+"""Texts, whose brackets do not count, and brackets."""
 
 _STATUS = msgspec.json.Decoder(Status)
 _TRACED = msgspec.json.Decoder(_Traced)
@@ -152,15 +158,39 @@ _RAW_EVENT = msgspec.json.Decoder(Event[msgspec.Raw])
 def read_object(decoder: msgspec.json.Decoder[V], body: bytes, request: str) -> V:
     """Decode the only object of a response; ApiError if it is malformed."""
     try:
-        return decoder.decode(body)
+        return _decoded(decoder, body)
     except UNREADABLE as error:
         raise ApiError(request, 0, "Malformed", str(error)) from None
+
+
+def _decoded(decoder: msgspec.json.Decoder[V], body: bytes) -> V:
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        return decoder.decode(flattened(body))
+
+
+def flattened(body: bytes) -> bytes:
+    """The same JSON, with null instead of each value that is nested deeper than DEEPEST levels."""
+    kept: list[bytes] = []
+    depth = start = 0
+    for token in _TOKENS.finditer(body):
+        sign = body[token.start()]
+        if sign in b"[{":
+            depth += 1
+            if depth == DEEPEST + 1:
+                kept += [body[start : token.start()], b"null"]
+        elif sign in b"]}":
+            depth -= 1
+            if depth == DEEPEST:
+                start = token.end()
+    return b"".join([*kept, body[start:]])
 
 
 def read_page(kind: Kind[T], body: bytes, request: str) -> Page[T]:
     """Decode a page: the valid objects, and the names of the others. ApiError if the body is not a list."""
     try:
-        found = kind.items.decode(body)
+        found = _decoded(kind.items, body)
         return _page(found.items or [], [], found.metadata)
     except UNREADABLE:  # decode the objects one by one, to find the malformed ones
         raw = read_object(_RAW_ITEMS, body, request)
@@ -168,7 +198,7 @@ def read_page(kind: Kind[T], body: bytes, request: str) -> Page[T]:
     unread: list[Trace] = []
     for one in raw.items or []:
         try:
-            items.append(kind.one.decode(one))
+            items.append(_decoded(kind.one, one))
         except UNREADABLE:
             unread.append(_trace(one))
     return _page(items, unread, raw.metadata)
@@ -181,7 +211,7 @@ def _page(items: list[T], unread: list[Trace], metadata: Trace) -> Page[T]:
 def read_change(kind: Kind[T], line: bytes, request: str) -> Change[T]:
     """Decode an event; ApiError if the server ends the watch with an error, or if the line is not an event."""
     try:
-        event = kind.event.decode(line)
+        event = _decoded(kind.event, line)
         if event.type in CHANGES:
             return Change(event.type, event.object.metadata, event.object)
     except UNREADABLE:
@@ -196,13 +226,13 @@ def read_change(kind: Kind[T], line: bytes, request: str) -> Change[T]:
 def read_status(body: bytes) -> Status:
     """Decode a Status; an empty one if the body is something else, such as the error page of a proxy."""
     try:
-        return _STATUS.decode(body)
+        return _decoded(_STATUS, body)
     except UNREADABLE:
         return Status()
 
 
 def _trace(raw: bytes) -> Trace:
     try:
-        return _TRACED.decode(raw).metadata
+        return _decoded(_TRACED, raw).metadata
     except UNREADABLE:
         return Trace()

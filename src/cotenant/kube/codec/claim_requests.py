@@ -324,8 +324,8 @@ def _parameters(config: Iterable[ClaimConfiguration], requests: set[str]) -> Gpu
     if len(found) > 1:
         raise InputError(f"{len(found)} configurations for driver {DRIVER}, expected 1")
     try:
-        return msgspec.convert(found[0], GpuShare) if found else None
-    except msgspec.ValidationError as error:
+        return msgspec.json.decode(found[0], type=GpuShare) if found else None
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"parameters for driver {DRIVER}: {printable(str(error)[:200])}") from None
 
 
