@@ -3,8 +3,8 @@
 """Decoding of an API server's responses: objects, pages of lists, events of watches, errors.
 
 The caller gives a msgspec struct with the fields that it reads. An object that does not fit the struct is still known
-by its name: one malformed object must not hide the others. Nor must one that is nested deeper than a decoder goes: the
-API server takes 10,000 levels, also in fields that nobody reads, such as parameters for other drivers.
+by its name: one malformed object must not hide the others. The same holds for an object that is nested more deeply than
+a decoder goes: the API server takes 10,000 levels, also in fields that are not read here.
 """
 
 import re
