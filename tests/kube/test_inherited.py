@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods that gpushare, HAMi or the topology work placed before the switch count on their GPUs until they end."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,8 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cotenant.kube.api.objects import Pod
+from cotenant.core.model import Container
+from cotenant.core.units import MiB
+from cotenant.kube.api.objects import Pod, PodClaim
+from cotenant.kube.codec.claimed import Claimed, ClaimPart
 from cotenant.kube.codec.inherited import INHERITED, inherited_record
+from cotenant.kube.codec.moved import AMOUNTS
 from cotenant.kube.codec.settings import DEFAULTS, DIALECTS, Settings
 from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
@@ -146,6 +151,10 @@ def test_an_agent_that_comes_later_finds_it_counted() -> None:
         ({"aliyun.com/gpu": 3}, {"ALIYUN_COM_GPU_GROUP": "0,1"}),
         ({"aliyun.com/gpu": 2}, {"ALIYUN_COM_GPU_GROUP": ","}),
         ({GPU: 2}, {"ALIYUN_COM_GPU_GROUP": "0,0"}),
+        # Amounts in an annotation request nothing without devices under resources, which quotas and policies see.
+        ({}, {HAMI: "GPU-n1-1,NVIDIA,3000,0:;", AMOUNTS: '{"app-0":{"nvidia.com/gpu":1,"nvidia.com/gpumem":3000}}'}),
+        ({"nvidia.com/gpu": 0}, {HAMI: "GPU-n1-1,NVIDIA,3000,0:;", AMOUNTS: '{"app-0":{"nvidia.com/gpumem":3000}}'}),
+        ({}, {"ALIYUN_COM_GPU_MEM_IDX": "1", AMOUNTS: '{"app-0":{"aliyun.com/gpu-mem":3}}'}),
     ],
 )
 def test_annotations_that_cannot_be_meant_count_for_nothing(state: ClusterState, limits: Any, annotations: Any) -> None:
@@ -154,6 +163,16 @@ def test_annotations_that_cannot_be_meant_count_for_nothing(state: ClusterState,
     state.pod_changed(None, old)
     assert free(state) == [(16384, 1000)] * 2
     assert not state.closed
+
+
+def test_a_pod_with_claims_was_placed_by_no_other_system() -> None:
+    """Its claims need not be allocated at all: a pod with a node of its choice may name any."""
+    part = ClaimPart(holder="app-0", claim="uid", request="gpu", container=Container(memory=MiB(3000)))
+    claimed = Claimed(options=((part,),))
+    names = (PodClaim(name="gpu", resource_claim_name="gpu"),)
+    for made in (running({}, {HAMI: "GPU-n1-1,NVIDIA,3000,0:;"}), running({}, {"ALIYUN_COM_GPU_MEM_IDX": "1"})):
+        old = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, resource_claims=names))
+        assert inherited_record(old, replace(DEFAULTS, claimed=lambda pod: claimed)) is None
 
 
 WORDS = ["", "{", "}", '"', ":", ",", ";", "-", "0", "1", "2", "9" * 30, "index:", "GPU-n1-0", "NVIDIA"]

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods that another system placed before the cluster switched, and that still run: their assignments as our records.
 
-They count on their GPUs until they end. Only a pod that requests GPUs counts, and never for more than it requests,
-since every user can write annotations.
+They count on their GPUs until they end. Only a pod that requests GPUs under resources counts, and never for more than
+it requests, since every user can write annotations.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,6 +40,8 @@ def inherited_record(pod: Pod, settings: Settings) -> Record | None:
         return None
     try:
         request = _request_of(pod, settings)
+        if any(one.claim for one in request.containers):  # no other system places such pods
+            return None
         found = _found(pod, request)
         containers = tuple(_held(one, found[one.number]) for one in request.containers if found.get(one.number))
         if not containers:

@@ -20,6 +20,7 @@ from cotenant.kube.api.objects import Pod, PodContainer, containers_of
 from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import Settings
+from cotenant.kube.codec.vgpu import VGPU
 from cotenant.wire.text import printable
 
 AMOUNTS = own_key("amounts")
@@ -48,13 +49,19 @@ def amounts_in(annotations: Mapping[str, str]) -> Amounts:
     raise InputError(f"annotation {AMOUNTS}: cannot be read; remove it, and write the amounts under resources")
 
 
-def containers_with_amounts(pod: Pod) -> Iterator[tuple[ContainerKind, PodContainer]]:
-    """All containers in the order in which they start, each with the amounts that its author wrote."""
+def containers_with_amounts(pod: Pod, codec: Settings) -> Iterator[tuple[ContainerKind, PodContainer]]:
+    """All containers in the order in which they start, each with the amounts that its author wrote.
+
+    A container without devices under resources requests nothing, whatever the annotation says: quotas and admission
+    policies see resources only, and every user can write an annotation.
+    """
     moved = amounts_in(pod.metadata.annotations)
+    devices = {one.handed_out for one in codec.dialects if one.name == VGPU.name} if moved else ()
     for kind, container in containers_of(pod):
-        if (amounts := moved.get(container.name)) is not None:
-            limits = {**amounts, **container.resources.limits}
-            resources = msgspec.structs.replace(container.resources, limits=limits)
+        limits = container.resources.limits
+        amounts = moved.get(container.name)
+        if amounts is not None and any(str(limits.get(name, 0)) != "0" for name in devices):
+            resources = msgspec.structs.replace(container.resources, limits={**amounts, **limits})
             container = msgspec.structs.replace(container, resources=resources)
         yield kind, container
 

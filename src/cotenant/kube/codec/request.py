@@ -100,7 +100,8 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     """The request of a pod; InputError says in a sentence what to write instead."""
     labels = pod.metadata.labels
     wanting = {
-        container.name: _amounts(container, kind, labels, settings) for kind, container in containers_with_amounts(pod)
+        container.name: _amounts(container, kind, labels, settings)
+        for kind, container in containers_with_amounts(pod, settings)
     }
     claimed = NOTHING_CLAIMED
     if pod.spec.resource_claims and settings.claimed is not None:
@@ -315,7 +316,7 @@ def _measured(pod: Pod, one: ContainerRequest, memory: MiB, settings: Settings) 
     """The amounts of a container with so much memory."""
     if one.claim:
         return replace(one.amounts, container=replace(one.amounts.container, memory=memory, memory_percent=None))
-    kind, container = next(found for found in containers_with_amounts(pod) if found[1].name == one.name)
+    kind, container = next(found for found in containers_with_amounts(pod, settings) if found[1].name == one.name)
     amounts = _amounts(container, kind, pod.metadata.labels, settings, memory)
     assert amounts is not None
     return amounts
