@@ -582,6 +582,24 @@ def test_a_gang_with_claims_starts_as_a_whole() -> None:
     play(story, CLAIMS)
 
 
+def test_a_gang_that_shares_a_claim_needs_its_gpus_once() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(2, 16_000))
+        gang = {"cotenant.io/gang": "g", "cotenant.io/gang-size": "3"}
+        for name in ("shared", "own"):
+            add_claim(server, name, spec_of("12000Mi"))
+        for name in ("a", "b"):
+            add_pod(server, name, claim="shared", annotations=gang)
+        await waits(plane, "a", "only 2 of the 3 pods of its gang exist")
+        add_pod(server, "c", claim="own", annotations=gang)
+        await decided(server, "a", "b", "c")
+        assert record(server, "a").containers == record(server, "b").containers
+        assert list(plane.scheduler.state.cluster.node("n1").memory) == [4000, 4000]
+
+    play(story, CLAIMS)
+
+
 WRONG = {
     "contradiction": (
         claim_of(exactly("gpu", SHARED, f"{TYPE} == 'a' && {TYPE} == 'b'"), gpu=share("1Gi")),

@@ -18,6 +18,7 @@ from cotenant.core.queueing.backfill import Reservation, Reserver
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.codec.isolation import wish_of
 from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.queueing import MOST_MEMBERS, Gang, gang_of, gates_of_others, hold_of
 from cotenant.kube.codec.request import PodRequest
@@ -304,6 +305,18 @@ class QueuedPod:
             tuple(one.demand for one in request.others),
         )
         return request.demand, policy, self.avoided, request.node, others
+
+
+def without_sharers(pods: Iterable[QueuedPod]) -> tuple[QueuedPod, ...]:
+    """The pods of a gang without those whose claims an earlier one has all, too, on the same nodes and with the same
+    isolation. They need no slots: they join the earlier one as soon as it has the claims."""
+    found: dict[object, QueuedPod] = {}
+    for one in pods:
+        claims = frozenset(container.claim for container in one.request.containers)
+        is_by_claims = bool(claims) and "" not in claims
+        key = claims, one.shape, wish_of(one.pod.metadata.annotations)
+        found.setdefault(key if is_by_claims else one.uid, one)
+    return tuple(found.values())
 
 
 def by_shape(pods: Sequence[QueuedPod]) -> list[list[QueuedPod]]:

@@ -34,6 +34,7 @@ from cotenant.kube.scheduler.gangs import (
     QueuedPod,
     RevokedGang,
     by_shape,
+    without_sharers,
 )
 from cotenant.kube.scheduler.placement import HOLD_S
 from cotenant.kube.scheduler.queue_entry import (
@@ -414,7 +415,7 @@ class Queue:
             found = (self._entries.get(uid, _NEW).unit for uid in uids[: status.missing])
             pods = tuple(one.pods[0] for one in found if isinstance(one, Unit))
             if len(pods) == status.missing and self.gangs.can_be_released(status.gang, now):
-                yield self._unit(pods, status.gang)
+                yield self._unit(without_sharers(pods), status.gang)
         for uid, entry in self._entries.items():
             if uid not in in_gangs and isinstance(entry.unit, Unit) and self._is_next(uid, entry):
                 yield entry.unit
