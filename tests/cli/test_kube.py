@@ -36,7 +36,20 @@ def test_the_namespace_comes_first_and_can_be_another_one() -> None:
         ((*PRINT, "--set", "web"), "--set 'web': expected NAME=VALUE, such as scheduler.replicas=2"),
         (
             (*PRINT, "--set", "devices.memory=much"),
-            "devices.memory: 'much' is not an amount of memory; write for example 4GiB or 4096MiB",
+            "values: Expected an amount of memory, such as 4GiB or 4096MiB - at `$.devices.memory`",
+        ),
+        (
+            ("kube", "install", "--kube-version", "1.34.4"),
+            "--kube-version: only with --print; an installation asks the cluster for its version",
+        ),
+        (
+            (*PRINT, "--set", "scheduler.resources.request.cpu=1"),
+            "values: Object contains unknown field `request` - at `$.scheduler.resources`",
+        ),
+        (
+            ("kube", "install", "--print", "--kube-version", "1.33.2", "--set", "settings.claims.enabled=true"),
+            "settings.claims.enabled needs Kubernetes 1.34 or later, and this cluster runs v1.33.2: upgrade it first,"
+            " or leave ResourceClaims disabled",
         ),
         ((*PRINT, "--set", "webb.actions=true"), "values: Object contains unknown field `webb`"),
         (

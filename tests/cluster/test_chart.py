@@ -123,6 +123,17 @@ def test_a_node_whose_runtime_lacks_the_handler_is_named_before_anything_is_chan
     assert not traces(bare.cluster)
 
 
+def test_settings_that_helm_cannot_judge_are_refused_by_the_first_job(bare: Installed) -> None:
+    values = merged(VALUES, {"settings": {"queue": {"order": "first"}}})
+    with pytest.raises(RuntimeError, match=r"queue.order: unknown queue order 'first'"):
+        helm_install(bare.cluster, "cotenant", NAMESPACE, values)
+    present = bare.cluster.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"]
+    secrets = bare.cluster.get(f"/api/v1/namespaces/{NAMESPACE}/secrets?{OURS}")["items"]
+    assert (present, secrets) == ([], [])
+    where = f"--kubeconfig={bare.cluster.credentials / 'admin.kubeconfig'}"
+    bare.cluster.machines[0].run("helm", "uninstall", "cotenant", "--no-hooks", "--namespace", NAMESPACE, where)
+
+
 def test_a_pod_shares_a_simulated_gpu_after_an_installation_by_helm(by_helm: Installed) -> None:
     for name in ("first", "second"):
         by_helm.engine.create(name, LIMITS)

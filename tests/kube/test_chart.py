@@ -34,6 +34,7 @@ from cotenant.kube.install.template import TemplateError, Templates
 from cotenant.kube.install.template_functions import FUNCTIONS
 from cotenant.kube.install.values import Values
 from cotenant.kube.settings import parse_settings
+from tests.cli.command import refusal
 from tests.cluster import firewall
 from tests.cluster.binaries import CannotBuildError, helm
 from tools.reference.chart import field_documents
@@ -64,14 +65,22 @@ VALUES: dict[str, Json] = {
         "web": {"actions": True, "name": "my 'cluster'", "history": {"persistent": True, "storageClass": "fast"}},
         "scheduler": {
             "replicas": 3,
-            "decisions": {"existingClaim": "decisions"},
-            "podAnnotations": {"a/b": "true"},
+            "decisions": {"existingClaim": "decisions", "accessModes": ["ReadWriteMany"]},
+            "podAnnotations": {"a/b": "true", "7": "seven: 'of' \"them\""},
             "tolerations": [{"key": "gpu", "operator": "Exists"}],
             "nodeSelector": {"zone": "1"},
         },
         "agent": {"strict": True, "vendor": "nvidia", "nodeSelector": {"gpu": "on"}, "podLabels": {"team": "x"}},
         "devices": {"simulate": 4, "memory": "16GiB", "type": "Tesla T4"},
         "image": {"registry": "registry.example/x", "tag": "7", "pullSecrets": ["one", "two"]},
+    },
+    "one node's volumes": {
+        "scheduler": {"decisions": {"persistent": True}},
+        "web": {"history": {"persistent": True, "accessModes": None}},
+    },
+    "nothing but defaults of Kubernetes": {
+        part: {"resources": None, "nodeSelector": None, "tolerations": None, "podLabels": None, "podAnnotations": None}
+        for part in ("scheduler", "webhook", "agent", "web")
     },
     "claims only": {"settings": {"claims": {"enabled": True, "only": True}}},
     "claims and an extender": {"settings": {"claims": {"enabled": True, "only": True, "extender": True}}},
@@ -163,6 +172,33 @@ def test_the_scheduler_may_write_allocations_if_claims_are_enabled(enabled: bool
         ({"scheduler": {"replicas": 0}}, "`int` >= 1", "replicas"),
         ({"devices": {"simulate": "some"}}, "Invalid enum value 'some'", "simulate"),
         ({"devices": {"simulate": "none", "type": "T4"}}, "describe simulated GPUs", "describe simulated GPUs"),
+        ({"devices": {"memory": "lots"}}, r"an amount of memory, such as 4GiB .* `\$.devices.memory`", "memory"),
+        ({"devices": {"simulate": None}}, "devices.simulate is null: remove it", "simulate"),
+        ({"scheduler": None}, "scheduler is null: remove it to keep its default", "scheduler"),
+        ({"settings": None}, "settings is null: remove it to keep its default", "settings"),
+        ({"web": {"resources": {"limit": {}}}}, r"unknown field `limit` - at `\$.web.resources`", "limit"),
+        ({"agent": {"tolerations": [{"operatr": "Exists"}]}}, "unknown field `operatr`", "operatr"),
+        (
+            {"agent": {"podLabels": {"a b": "c"}}},
+            r"the key of a label .* in `\$.agent.podLabels`",
+            "'a b' does not match",
+        ),
+        ({"image": {"registry": ""}}, r"Expected a registry and a folder.* at `\$.image.registry`", "registry"),
+        (
+            {"web": {"podLabels": {"app.kubernetes.io/name": "mine"}}},
+            "app.kubernetes.io/name of cotenant-web is cotenant's own",
+            "app.kubernetes.io/name of cotenant-web is cotenant's own",
+        ),
+        (
+            {"scheduler": {"podAnnotations": {"prometheus.io/scrape": "false"}}},
+            "prometheus.io/scrape of cotenant-scheduler is among those that the chart sets",
+            "prometheus.io/scrape of cotenant-scheduler is among those that the chart sets",
+        ),
+        (
+            {"scheduler": {"replicas": 2, "decisions": {"persistent": True}}},
+            "only one node can have a volume",
+            "only one node can have a volume",
+        ),
         ({"certificates": {"source": "cert-manager"}}, "install cert-manager first", "install cert-manager first"),
         ({"crds": {"install": False}}, "no custom resource WorkloadProfile", "no custom resource WorkloadProfile"),
         ({"monitoring": {"rules": {"enabled": True}}}, "need the Prometheus Operator", "need the Prometheus Operator"),
@@ -185,6 +221,80 @@ def test_a_kubernetes_that_is_too_old_is_refused_by_both(template: Callable[...,
         ours({}, version="v1.29.9-gke.1")
     done = template({}, version="1.29.9")
     assert "chart requires kubeVersion: >=1.30.0-0" in done.stderr
+
+
+@pytest.mark.slow
+def test_claims_need_a_kubernetes_that_has_them(template: Callable[..., Any]) -> None:
+    claims = {"settings": {"claims": {"enabled": True}}}
+    why = "settings.claims.enabled needs Kubernetes 1.34 or later, and this cluster runs v1.33.9"
+    with pytest.raises(InputError, match=f"{why}-gke.1: upgrade it first"):
+        ours(claims, version="v1.33.9-gke.1")
+    assert f"{why}: upgrade it first" in template(claims, version="1.33.9").stderr
+    assert ours(claims, version="v1.34.0")
+    assert ours({}, version="v1.33.9")
+
+
+def test_settings_that_contradict_each_other_are_refused_by_the_first_job(tmp_path: Path) -> None:
+    """helm knows the types of settings only; `cotenant kube install` asks the same function before it asks helm."""
+    objects = named(one for one in ours({"settings": {"queue": {"order": "fair"}}}) if "pre-install" in hook_of(one))
+    pod = objects["Job", "cotenant-keys"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (file,) = (word.removeprefix("--settings=") for word in container["command"] if word.startswith("--settings="))
+    (mount,) = (one for one in container["volumeMounts"] if file.startswith(one["mountPath"]))
+    (volume,) = (one for one in pod["volumes"] if one["name"] == mount["name"])
+    text = objects["ConfigMap", volume["configMap"]["name"]]["data"][Path(file).name]
+    assert parse_settings(text.encode()).queue.order == "fair"
+
+    settings = tmp_path / "settings.yaml"
+    for made, why in (
+        ("lease: {duration-s: 3, renew-s: 5}", "expected duration-s (3) to be more than renew-s (5)"),
+        ("claims: {only: true}", "claims.only: needs claims.enabled"),
+        ("queue: {order: first}", "queue.order: unknown queue order 'first'"),
+        ("dialects: {vgpus: null}", "dialects: unknown dialect 'vgpus'"),
+    ):
+        settings.write_text(made)
+        assert why in refusal("kube", "keys", "--settings", settings)
+    (rule,) = objects["Job", "cotenant-keys"]["spec"]["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [InputError.exit_code])
+
+
+def test_values_of_pods_reach_the_pods() -> None:
+    toleration = {"key": "gpu", "operator": "Exists"}
+    chosen = {
+        "nodeSelector": {"zone": "1"},
+        "tolerations": [toleration],
+        "podLabels": {"team": "x"},
+        "podAnnotations": {"a/b": "true"},
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    parts = ("scheduler", "webhook", "agent", "web")
+    values: Json = dict.fromkeys(parts, chosen) | {"image": {"pullSecrets": ["registry"]}}
+    values["kubeScheduler"] = {"resources": chosen["resources"]}
+    objects = ours(values)
+    for part in parts:
+        (workload,) = (
+            one
+            for one in objects
+            if one["metadata"]["name"] == f"cotenant-{part}" and "template" in one.get("spec", {})
+        )
+        template = workload["spec"]["template"]
+        pod = template["spec"]
+        assert pod["nodeSelector"]["zone"] == "1"
+        assert pod["tolerations"] == [toleration]
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]
+        assert template["metadata"]["labels"]["team"] == "x"
+        assert template["metadata"]["annotations"]["a/b"] == "true"
+        assert {one["resources"]["limits"]["memory"] for one in pod["containers"]} == {"1Gi"}
+
+
+def test_pods_that_need_a_volume_of_one_node_are_replaced_one_after_the_other() -> None:
+    def strategy(**decisions: Any) -> str:
+        objects = named(ours({"scheduler": {"decisions": decisions}}))
+        return str(objects["Deployment", SCHEDULER]["spec"]["strategy"]["type"])
+
+    assert strategy() == "RollingUpdate"
+    assert strategy(persistent=True) == strategy(existingClaim="mine") == "Recreate"
+    assert strategy(persistent=True, accessModes=["ReadWriteMany"]) == "RollingUpdate"
 
 
 RUNTIME = {"settings": {"webhook": {"runtime-class": "nvidia"}}}
@@ -443,7 +553,7 @@ def test_hooks_delete_what_they_left_and_come_in_order() -> None:
     installed = installed_objects(objects)
     hooks = [one for one in objects if one not in installed]
     kinds = {moment: [one["kind"] for one in hooks if moment == hook_of(one)] for moment in (installs, removes)}
-    assert kinds[installs] == ["ServiceAccount", "Role", "RoleBinding", "Job"]
+    assert kinds[installs] == ["ServiceAccount", "ConfigMap", "Role", "RoleBinding", "Job"]
     assert sorted(kinds[removes][:-1]) == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
     assert kinds[removes][-1] == "Job"
     assert {hook_of(one) for one in without_removal(objects)} == {installs, ""}

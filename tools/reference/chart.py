@@ -30,7 +30,7 @@ from cotenant.kube.install.claims import claim_objects
 from cotenant.kube.install.configuration import SchedulerTerms, kube_scheduler
 from cotenant.kube.install.policies import admission_policies
 from cotenant.kube.install.profiles import profile_definition
-from cotenant.kube.install.values import Values
+from cotenant.kube.install.values import Resources, Values, required
 from cotenant.kube.settings import KubeSettings, ResourceNames
 
 HEADER = (
@@ -200,8 +200,11 @@ def values_schema() -> str:
     """Return the JSON schema of the values; nothing that it does not list is accepted."""
     schema = msgspec.json.schema(Values)
     definitions = schema["$defs"]
-    for definition in definitions.values():
+    for name, definition in definitions.items():
         definition.pop("required", None)
+        # helm removes a value that is null. The settings have defaults in the code.
+        if name.endswith("Values"):
+            definition["required"] = [key for key, _ in required(getattr(chart_values, name))]
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2) + "\n"
 
 
@@ -218,7 +221,7 @@ def _lines(section: msgspec.Struct, depth: int) -> Iterator[str]:
         value = getattr(section, name)
         for line in textwrap.wrap(documents[name], 118 - len(space)):
             yield f"{space}# {line}"
-        if isinstance(value, msgspec.Struct) and not isinstance(value, KubeSettings):
+        if isinstance(value, msgspec.Struct) and not isinstance(value, KubeSettings | Resources):
             yield f"{space}{key}:"
             yield from _lines(value, depth + 1)
         else:
@@ -259,7 +262,7 @@ def _rows(section: msgspec.Struct, prefix: str) -> Iterator[tuple[str, str, str]
     documents = field_documents(type(section))
     for name, key in zip(section.__struct_fields__, section.__struct_encode_fields__, strict=True):
         value = getattr(section, name)
-        if isinstance(value, msgspec.Struct) and not isinstance(value, KubeSettings):
+        if isinstance(value, msgspec.Struct) and not isinstance(value, KubeSettings | Resources):
             yield f"{prefix}{key}", "", documents[name]
             yield from _rows(value, f"{prefix}{key}.")
         else:

@@ -294,13 +294,17 @@ def clean(kubeconfig: Path | None, nodes: tuple[str, ...], assignments: tuple[st
     metavar="FILE",
     help="Kubeconfig file. Default: as kubectl finds it, or the pod's service account.",
 )
+@click.option("--settings", type=FILE, metavar="FILE", help="Settings file (YAML) that is to be valid.")
 @click.option("--certificate-days", type=click.IntRange(1, 3650), help=CERTIFICATE_DAYS)
-def keys(kubeconfig: Path | None, certificate_days: int | None) -> None:
-    """Creates the Secrets of an installation that are missing, unless a version is installed that this one cannot
-    follow. The chart runs this in a job before anything else."""
+def keys(kubeconfig: Path | None, settings: Path | None, certificate_days: int | None) -> None:
+    """Creates the Secrets of an installation that are missing, unless the settings are not valid, or a version is
+    installed that this one cannot follow. The chart runs this in a job before anything else."""
     from cotenant.cli.cluster import in_cluster
     from cotenant.kube.api.keys import create_missing
     from cotenant.kube.install.installing import check_installed
+    from cotenant.kube.settings import read_settings
+
+    read_settings(settings)
 
     async def work(client: Any, _namespace: str) -> list[str]:
         await check_installed(client)

@@ -85,7 +85,14 @@ def chart_options(command: F) -> F:
     """Adds the options of a change: values, and how it is done."""
     for option in (
         click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing."),
-        click.option("--timeout", default=WAIT_S, show_default=True, metavar="SECONDS", help="How long to wait."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(1, 86_400),
+            default=WAIT_S,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to wait.",
+        ),
         click.option("--wait", is_flag=True, help="Return when all pods are ready."),
         click.option(
             "--helm/--no-helm", "use_helm", default=None, help="Whether to use helm. Default: if it is on the PATH."
@@ -135,6 +142,8 @@ def install(
 
     said = merged_values(values, assignments, settings)
     checked_values(said)
+    if kube_version is not None and not only_print:
+        raise InputError("--kube-version: only with --print; an installation asks the cluster for its version")
     if only_print:
         print_manifests(_manifests(said, kube_version, options["kubeconfig"], options["context"]), output)
         return

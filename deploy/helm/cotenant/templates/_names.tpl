@@ -78,3 +78,13 @@ seccompProfile: {type: RuntimeDefault}
 helm.sh/hook: {{ . }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
+
+{{- /* How pods of the scheduler are replaced. A new one is ready before an old one ends, so that there is always one that
+answers, unless both would need a volume that only one node can have. */}}
+{{- define "cotenant.schedulerStrategy" -}}
+{{- if and (or .persistent .existingClaim) (not (has "ReadWriteMany" (.accessModes | default list))) -}}
+{type: Recreate}
+{{- else -}}
+{type: RollingUpdate, rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
+{{- end -}}
+{{- end }}

@@ -17,12 +17,18 @@ labels:
   app.kubernetes.io/name: {{ .name }}
   app.kubernetes.io/part-of: cotenant
   {{- range $key, $value := .values.podLabels }}
-  {{ $key }}: {{ $value | quote }}
+  {{- if has $key (list "app.kubernetes.io/name" "app.kubernetes.io/part-of") }}
+  {{- fail (printf "podLabels: the label %s of %s is cotenant's own, by which its pods are found: choose another one" $key $.name) }}
+  {{- end }}
+  {{ $key | quote }}: {{ $value | quote }}
   {{- end }}
 annotations:
   cotenant.io/configuration: {{ include "cotenant.content" .root | quote }}
   {{- range $key, $value := .values.podAnnotations }}
-  {{ $key }}: {{ $value | quote }}
+  {{- if regexFind "^(cotenant|prometheus)[.]io/" $key }}
+  {{- fail (printf "podAnnotations: the annotation %s of %s is among those that the chart sets itself: choose another one" $key $.name) }}
+  {{- end }}
+  {{ $key | quote }}: {{ $value | quote }}
   {{- end }}
 {{- end }}
 
@@ -32,8 +38,8 @@ serviceAccountName: {{ .name }}
 priorityClassName: {{ .values.priorityClassName }}
 {{- end }}
 imagePullSecrets: {{ include "cotenant.pullSecrets" .root }}
-nodeSelector: {{ toJson .values.nodeSelector }}
-tolerations: {{ toJson .values.tolerations }}
+nodeSelector: {{ .values.nodeSelector | default dict | toJson }}
+tolerations: {{ .values.tolerations | default list | toJson }}
 affinity:
   podAntiAffinity:
     preferredDuringSchedulingIgnoredDuringExecution:
@@ -92,7 +98,7 @@ metadata:
   labels:
     {{- include "cotenant.labels" .root | nindent 4 }}
 spec:
-  accessModes: {{ toJson .volume.accessModes }}
+  accessModes: {{ .volume.accessModes | default (list "ReadWriteOnce") | toJson }}
   resources: {requests: {storage: {{ .volume.size | quote }}}}
   {{- if .volume.storageClass }}
   storageClassName: {{ .volume.storageClass }}
@@ -109,8 +115,8 @@ another version of it only if the last one is gone. */}}
 serviceAccountName: {{ .account }}
 restartPolicy: Never
 imagePullSecrets: {{ include "cotenant.pullSecrets" .root }}
-nodeSelector: {{ toJson .root.Values.scheduler.nodeSelector }}
-tolerations: {{ toJson .root.Values.scheduler.tolerations }}
+nodeSelector: {{ .root.Values.scheduler.nodeSelector | default dict | toJson }}
+tolerations: {{ .root.Values.scheduler.tolerations | default list | toJson }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 65534

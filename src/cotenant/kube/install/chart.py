@@ -17,7 +17,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.names import DEFAULT_NAMESPACE, NAMESPACE, OUR_LABELS, Json
 from cotenant.kube.install.template import Templates
 from cotenant.kube.install.template_functions import FUNCTIONS, LOADER
-from cotenant.kube.install.values import Values, check_values
+from cotenant.kube.install.values import Values, check_present, explained
 from cotenant.kube.settings import MOST_BYTES, parse_settings
 from cotenant.wire.codec import read_bounded
 
@@ -81,11 +81,11 @@ def checked_values(said: Mapping[str, Any]) -> Json:
     defaults = yaml.load((chart_folder() / "values.yaml").read_bytes(), LOADER)
     values = merged(defaults, said, defaults_end=True)
     try:
-        typed = msgspec.convert(values, Values)
+        msgspec.convert(values, Values)
     except msgspec.ValidationError as error:
-        raise InputError(f"values: {error}") from None
+        raise InputError(f"values: {explained(str(error))}") from None
+    check_present(values)
     parse_settings(json.dumps(values["settings"]).encode(), "values: settings")
-    check_values(typed)
     return values
 
 
