@@ -300,7 +300,7 @@ def test_invalid_claims_wait_with_a_sentence() -> None:
             "no-admin": (spec_of(None, deviceClassName=ADMIN), f"class {ADMIN} is for requests with adminAccess"),
             "mode": (spec_of(None, allocationMode="Most"), "write ExactCount or All"),
             "unstated": (without, "needs the memory"),
-            "huge": (spec_of("5000Gi"), "up to 1 TiB"),
+            "huge": (spec_of("1Ti"), "1Ti, expected an amount below 1 TiB"),
         }
         for name, (spec, _) in wrong.items():
             add_claim(plane.server, name, spec)

@@ -11,11 +11,13 @@ from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 
-from cotenant.core.model import Reason
+from cotenant.core.model import Gpu, Machine, Reason
+from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, decode_record
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
+from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.codec.isolation import ISOLATION
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import NUMBERS
@@ -249,6 +251,19 @@ def test_the_capacity_that_a_request_states_is_its_share() -> None:
         add_claim(server, "two", claim_of(exactly("gpu", capacity={"requests": {"memory": "64Gi"}})))
         add_user(server, "two", ["two"])
         await waits(plane, "two", "65536 MiB")
+
+    play(story, CLAIMS)
+
+
+def test_a_toleration_brings_no_gpu_that_takes_no_pods() -> None:
+    async def story(plane: ControlPlane) -> None:
+        ill = Gpu(uuid="GPU-n1-0", type="n1", memory=MiB(16_000), healthy=False)
+        inventory = inventory_for(Machine(name="n1", gpus=(ill,)), Vendor.NVIDIA)
+        plane.server.nodes.merge("n1", {"metadata": {"annotations": {INVENTORY: inventory}}})
+        await until(lambda: plane.scheduler.state.vendors)
+        add_claim(plane.server, "one", claim_of(exactly("gpu", tolerations=[{"operator": "Exists"}]), gpu=share("1Gi")))
+        add_user(plane.server, "one", ["one"])
+        await waits(plane, "one", "needs 1 GPU in good health and not cordoned")
 
     play(story, CLAIMS)
 
@@ -635,6 +650,10 @@ WRONG = {
     ),
     "capacity": (claim_of(exactly("gpu", capacity={"requests": {"tensors": "1"}})), "capacity tensors"),
     "twice": (claim_of(exactly("gpu", capacity={"requests": {"memory": "1Gi"}}), gpu=share("1Gi")), "remove one"),
+    "capacity-twice": (
+        claim_of(exactly("gpu", capacity={"requests": {"memory": "1Gi", f"{DRIVER}/memory": "2Gi"}})),
+        "with and without",
+    ),
     "percent": (
         claim_of(exactly("gpu", capacity={"requests": {"memory": "1Gi", "compute": "200"}})),
         "percentage of up to 100",

@@ -310,6 +310,34 @@ def test_files_that_somebody_removed_are_made_again_while_the_pod_runs() -> None
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("record", ["", '{"version": 2, "uid": "x"}', "[" * 5000])
+def test_a_claim_whose_record_cannot_be_read_keeps_its_files_and_disturbs_no_other(record: str) -> None:
+    """Such as after a power cut, or that of a newer agent."""
+
+    async def scenario() -> None:
+        async with driver() as (here, plugins, socket):
+            here.pods += [by_claims("one", "uid-1", (UID, "GPU-b")), by_claims("two", "uid-2", (OTHER, "GPU-c"))]
+            assert [(await prepare(socket, claim)).error for claim in (CLAIM, SECOND)] == ["", ""]
+            written = here.host.lasting.seen / "claims" / f"{OTHER}.json"
+            written.chmod(0o600)
+            written.write_text(record)
+            spec_path(here.host.cdi, slice_of_claim(UID)).unlink()
+            await plugins.tidy()
+            assert "NVIDIA_VISIBLE_DEVICES=GPU-b" in edits(here)["env"]
+            assert (here.host.regions.seen / slice_of_claim(OTHER)).is_file()
+            here.pods[0] = by_claims("one", "uid-1", (UID, "GPU-b"), limits="less")
+            plugins.pods_changed()
+            assert limits_file(here).read_text() == "less"
+            assert (await prepare(socket, SECOND)).error == ""
+            assert json.loads(written.read_text())["uid"] == OTHER
+            written.unlink()
+            written.write_text(record)
+            assert await unprepare(socket, SECOND) == ""
+            assert not written.exists()
+
+    asyncio.run(scenario())
+
+
 class Killed(BaseException):
     """The agent was killed."""
 
@@ -328,7 +356,7 @@ def test_an_agent_killed_at_any_step_leaves_nothing_that_the_next_does_not_finis
     files = claim_files.ClaimFiles(here.host, Vendor.NVIDIA, common, strict=True)
     pod, claim = by_claims("one", "uid-1", (UID, "GPU-b")), PreparedClaim(uid=UID, pod="uid-1", number=0)
     shares = (Share(gpu="GPU-b", memory=1, compute=0),)
-    calls = count()
+    calls, unread = count(), list[str]()
 
     def dying(real: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -351,14 +379,14 @@ def test_an_agent_killed_at_any_step_leaves_nothing_that_the_next_does_not_finis
             patched.setattr(claim_files, name, dying(getattr(claim_files, name)))
         with suppress(Killed):
             both()
-    assert [one.uid for one in files.prepared()] in ([], [UID])  # never half a file
+    assert [one.uid for one in files.prepared(unread.append)] in ([], [UID])  # never half a file
     device = files.prepare(claim, pod, shares)
     assert device == f"cotenant.io/gpu={slice_of_claim(UID)}"
     assert limits_file(here).read_text() == "all"
     assert files.is_whole(claim)
     files.unprepare(UID)
     left = [*here.host.regions.seen.iterdir(), *here.host.slices.seen.iterdir(), *here.host.cdi.iterdir()]
-    assert not [*left, *files.prepared()]
+    assert not [*left, *files.prepared(unread.append), *unread]
 
 
 def test_a_client_of_mps_gets_its_edits_and_others_wait_for_its_end() -> None:

@@ -16,6 +16,7 @@ from cotenant.core.units import MiB, MilliGpu
 from cotenant.kube.agent.resource_slices import (
     FORMS,
     MOST_DEVICES,
+    MOST_GENERATION,
     NodeDevices,
     OwnSlices,
     foreign_devices,
@@ -239,6 +240,9 @@ async def test_a_slice_that_was_edited_deleted_or_added_is_repaired() -> None:
         edited = {**world.specs()[0], "devices": [{"name": "gpu-a"}, {"name": "forged"}]}
         slices.merge(NAME, {"spec": edited})
         await until(lambda: len(world.specs()[0]["devices"]) == 1 and "attributes" in world.device())
+        pool = {**world.specs()[0]["pool"], "generation": MOST_GENERATION, "resourceSliceCount": 9}
+        slices.merge(NAME, {"spec": {**world.specs()[0], "pool": pool}})
+        await until(lambda: world.specs()[0]["pool"] == {"name": "n1", "generation": 1, "resourceSliceCount": 1})
         slices.remove(NAME, "")
         await until(lambda: ("", NAME) in slices.pods)
         slices.merge("stale", {"spec": {**world.specs()[0], "devices": []}})

@@ -9,7 +9,8 @@ with `adminAccess`, which show GPUs to administrators and take nothing: kube-sch
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -247,21 +248,29 @@ class ClaimDriver:
 
     def pods_changed(self) -> None:
         """Writes the limits of claims whose pods were resized."""
-        try:
-            for claim, use in in_use(self._files.prepared(), self._pods()):
+        for claim, use in in_use(self._files.prepared(self._report), self._pods()):
+            with self._reported():
                 if claim.carries:
                     self._files.write_limits(claim, use.pod, use.number)
-        except (CotenantError, OSError) as error:
-            self._error_log.report("claims", str(error))
 
     async def restore(self) -> None:
         """Makes files of prepared claims again that were removed, because their containers may start again."""
-        try:
-            broken = [claim for claim in self._files.prepared() if not self._files.is_whole(claim)]
-            for _, use in in_use(broken, self._pods()):
+        broken = [claim for claim in self._files.prepared(self._report) if not self._files.is_whole(claim)]
+        for _, use in in_use(broken, self._pods()):
+            with self._reported():
                 await self._make(use)
-            for claim in broken:
+        for claim in broken:
+            with self._reported():
                 if claim.admin:
                     self._files.prepare_for_admin(claim)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """A claim whose files cannot be written keeps no other from its own."""
+        try:
+            yield
         except (CotenantError, OSError) as error:
-            self._error_log.report("claims", str(error))
+            self._report(str(error))
+
+    def _report(self, text: str) -> None:
+        self._error_log.report("claims", text)

@@ -8,7 +8,7 @@ the claim unprepared. All steps can be repeated, also while the containers run.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -123,9 +123,20 @@ class ClaimFiles:
         except OSError as error:
             raise CotenantError(f"{error.filename}: cannot be removed: {error.strerror}") from None
 
-    def prepared(self) -> list[PreparedClaim]:
-        """All claims that were prepared; CotenantError if one cannot be read."""
-        return [decode(path.read_bytes(), PreparedClaim, str(path)) for path in self._folder.glob(f"*{_SUFFIX}")]
+    def slices(self) -> list[str]:
+        """The slices of all claims that were prepared."""
+        return [slice_of_claim(path.stem) for path in self._folder.glob(f"*{_SUFFIX}")]
+
+    def prepared(self, report: Callable[[str], object]) -> list[PreparedClaim]:
+        """All claims that were prepared. One that cannot be read, such as that of a newer agent, is reported, and its
+        files stay as they are until kubelet has it unprepared, or prepared again."""
+        found = []
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            try:
+                found.append(decode(path.read_bytes(), PreparedClaim, str(path)))
+            except (CotenantError, OSError) as error:
+                report(str(error))
+        return found
 
     def is_whole(self, claim: PreparedClaim) -> bool:
         """Whether the files of a claim are there: another program may have removed them."""

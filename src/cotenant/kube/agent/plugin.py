@@ -264,7 +264,7 @@ class Plugins:
             if self._driver is not None:
                 await self._driver.restore()
             # Also if claims were disabled since: the containers that have them run on, and need their limits.
-            claims = [claim.slice for claim in self._claim_files.prepared()]
+            claims = self._claim_files.slices()
             # Kubelet does not list plain init containers, so nothing is removed while one may run.
             tidy_slices(host, listed, None if any(map(init_sizes, self._state.pods())) else self._slices, claims)
             tidy_specs(host.cdi, listed, self._specs, claims)

@@ -41,6 +41,8 @@ LOOK_S = 5.0
 LEAST_S = 1.0
 """From one comparison to the next, at least."""
 INVALID = 422
+MOST_GENERATION = 2**63 - 1
+"""Of a pool. Only an edited slice has it; then all slices of the node begin again at 1."""
 
 Json = dict[str, Any]
 
@@ -210,7 +212,7 @@ class OwnSlices:
         form, kept = await self._tried(node, generation, there)
         wanted = {one.metadata.name: one for one in kept}
         if there.keys() != wanted.keys() or any(not _is_same(there[name], wanted[name]) for name in wanted):
-            versions = await self._written(slices_for(node, form, generation + 1), there)
+            versions = await self._written(slices_for(node, form, generation % MOST_GENERATION + 1), there)
         self._settled = node, versions
 
     async def _tried(

@@ -312,6 +312,8 @@ def _capacity(one: ExactRequest) -> Mapping[str, str | int]:
     found = {name.removeprefix(f"{DRIVER}/"): amount for name, amount in requests.items()}
     if unknown := sorted(set(found) - {"memory", "compute"}):
         raise InputError(f"capacity {_short(unknown[0])}: these GPUs have memory and compute")
+    if len(found) < len(requests):
+        raise InputError(f"capacity: an amount is stated with and without {DRIVER}/ before its name; remove one")
     return found
 
 
@@ -335,7 +337,7 @@ def _memory(what: str, written: str | int) -> MiB:
     except ValueError as error:
         raise InputError(f"{what}: {error}") from None
     if not 1 <= mib <= MOST_MEMORY:
-        raise InputError(f"{what}: {printable(str(written)[:40])}, expected an amount of up to 1 TiB, such as 4Gi")
+        raise InputError(f"{what}: {printable(str(written)[:40])}, expected an amount below 1 TiB, such as 4Gi")
     return MiB(int(mib))
 
 
