@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cotenant.errors import InputError
 from cotenant.kube.api.claims import CLAIMS, ResourceClaim
-from cotenant.kube.api.decoding import DEEPEST, flattened, read_change, read_page
+from cotenant.kube.api.decoding import DEEPEST, PODS, flattened, read_change, read_page
 from cotenant.kube.codec.claim_requests import DRIVER, SHARED, Surroundings, read_claim
 from cotenant.kube.scheduler.claims import _content
 
@@ -47,6 +47,16 @@ def test_a_claim_that_is_nested_deeply_is_refused_and_hides_no_other(depth: int)
     assert ([one.metadata.name for one in page.items], page.unread) == (["deep", "fine"], [])
     with pytest.raises(InputError, match="parameters for driver"):
         read_claim(added(depth).spec.devices, Surroundings(lambda name: None, None))
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_pod_whose_managed_fields_are_nested_deeply_is_read_and_hides_no_other(depth: int) -> None:
+    fields = '{"f:a": ' * depth + "{}" + "}" * depth
+    metadata = f'"name": "deep", "namespace": "team", "uid": "d", "managedFields": [{{"fieldsV1": {fields}}}]'
+    deep = f'{{"metadata": {{{metadata}, "labels": {{"a": "b"}}}}, "spec": {{"nodeName": "n1"}}}}'
+    page = read_page(PODS, listed(deep, FINE), "list")
+    assert ([one.metadata.name for one in page.items], page.unread) == (["deep", "fine"], [])
+    assert (page.items[0].spec.node_name, page.items[0].metadata.labels) == ("n1", {"a": "b"})
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
