@@ -14,6 +14,7 @@ import pytest
 from cotenant.core.model import Gpu, Machine, Reason
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
+from cotenant.kube.api.client import Guard
 from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, decode_record
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
@@ -444,6 +445,57 @@ def test_a_pod_that_is_refused_at_the_last_moment_keeps_its_claim_from_no_other(
             await until(lambda: refused)
             add_pod(server, "second", claim="shared")
             await decided(server, "second")
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_whose_assignment_was_withdrawn_keeps_its_claim_from_no_other() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000), n2=(1, 16_000))
+        server.nodes.merge("n1", {"metadata": {"labels": {"zone": "a"}}})
+        add_claim(server, "shared", spec_of("1Gi"))
+        add_pod(server, "first", claim="shared", nodeSelector={"zone": "a"})
+        await decided(server, "first")
+        server.nodes.merge("n1", {"spec": {"unschedulable": True}})
+        # what kube-scheduler does if the node does not take the pod
+        server.claims.merge("shared", {"status": {"allocation": None, "reservedFor": None}}, "team")
+        await until(lambda: RECORD not in server.pods["team", "first"]["metadata"]["annotations"])
+        await until(lambda: RECORD not in plane.scheduler.watches.pods.objects["team", "first"].metadata.annotations)
+        add_pod(server, "second", claim="shared")
+        await decided(server, "second")
+        assert record(server, "second").node == "n2"
+
+    play(story, CLAIMS)
+
+
+def test_no_claim_is_allocated_for_a_pod_that_is_gone() -> None:
+    """It would be reserved for a pod that nobody can delete."""
+
+    async def story(plane: ControlPlane) -> None:
+        server, allocator, book = plane.server, plane.scheduler.allocator, plane.scheduler.claims
+        await with_nodes(plane, n1=(1, 16_000))
+        add_claim(server, "one", spec_of("1Gi"))
+        add_pod(server, "one")
+        await decided(server, "one")
+        late, began, tried, allocate = asyncio.Event(), asyncio.Event(), asyncio.Event(), allocator._allocate
+
+        async def allocate_late(pod: Pod, guard: Guard) -> None:
+            began.set()
+            await late.wait()
+            await allocate(pod, guard)
+            tried.set()
+
+        with patch.object(allocator, "_allocate", allocate_late):
+            server.merge("one", {"metadata": {"annotations": {"mine": "1"}}}, "team")
+            await began.wait()
+            server.remove("one", "team")
+            server.claims.merge("one", {"status": {"reservedFor": None, "allocation": None}}, "team")
+            pods = plane.scheduler.watches.pods.objects
+            await until(lambda: not pods and (seen := book.find("team", "one")) and not seen.status.allocation)
+            late.set()
+            await tried.wait()
+        assert allocation(server, "one") is None
 
     play(story, CLAIMS)
 

@@ -95,7 +95,16 @@ class ClaimAllocator:
             self._allocated.pop(uid, None)
             self._refusals.pop(uid, None)
         if new is None or has_ended(new):
-            self._users = {key: user for key, user in self._users.items() if user != uid} if self._users else {}
+            self._give_up_claims(uid)
+
+    def _settle(self, pod: Pod) -> None:
+        """Nothing is left to do for a pod as it was seen."""
+        if self._decided.get(pod.metadata.uid) is pod:
+            del self._decided[pod.metadata.uid]
+
+    def _give_up_claims(self, uid: str) -> None:
+        if self._users:
+            self._users = {key: user for key, user in self._users.items() if user != uid}
 
     async def decide(self, pod: Pod, guard: Guard) -> bool:
         """Write the assignment of a pod for which a slot is held; whether it has one now."""
@@ -165,6 +174,9 @@ class ClaimAllocator:
 
     async def _allocate_once(self, pod: Pod, guard: Guard) -> None:
         about, shared = pod.metadata, self._shared
+        seen = shared.pods.objects.get((about.namespace, about.name))
+        if seen is None or seen.metadata.uid != about.uid:  # it is gone, and its claims would stay reserved for it
+            return
         try:
             record = record_of(pod)
             if record is None:
@@ -178,8 +190,7 @@ class ClaimAllocator:
             self._allocated[about.uid] = record.node
             if is_gated(pod.spec.scheduling_gates):
                 await shared.client.patch(PODS, about.name, gate_patch(pod), namespace=about.namespace, guard=guard)
-            if self._decided.get(about.uid) is pod:
-                del self._decided[about.uid]
+            self._settle(pod)
         except InputError as error:
             shared.errors.report("claims", f"pod {about.namespace}/{about.name}: {error}")
         except ApiError as error:
@@ -241,6 +252,8 @@ class ClaimAllocator:
         patch = {"metadata": metadata, "status": {"nominatedNodeName": None}}
         await shared.client.patch(PODS, about.name, patch, namespace=about.namespace, part="status", guard=guard)
         self._allocated.pop(about.uid, None)
+        self._settle(pod)
+        self._give_up_claims(about.uid)
         why = unschedulable_message(pod) or "it does not say why"
         text = f"kube-scheduler does not place it on node {node}, which has the GPUs; another node is tried: {why}"
         shared.events.record(pod, NO_ROOM, text, warning=True)
