@@ -6,7 +6,8 @@ import os
 import resource
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Gpu, Job, Machine, Placement, Slot
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.units import MiB, MilliGpu, Seconds
+from cotenant.history import decisions
 from cotenant.history.decisions import Considered, DecisionRecorder, begin_line
 from cotenant.history.recorded import read_recording, recorded_decisions
 from cotenant.history.segments import FolderSegments, MemorySegments, SegmentError, Segments
 from cotenant.wire.recording import Ended
+from tests.cli.command import wait_until
 
 POLICY = build_policy("binpack")
 MACHINES = [Machine(name=f"n{i}", gpus=(Gpu(uuid=f"g{i}", type="T4", memory=MiB(16384)),)) for i in range(3)]
@@ -37,14 +40,15 @@ class Engine:
         self.cluster = Cluster.of(MACHINES)
         self.placed = 0
 
-    def place(self, count: int = 1) -> None:
+    def place(self, count: int = 1, *, wait: bool = True) -> None:
         for _ in range(count):
             self.placed += 1
             job, slot = Job(id=f"j-{self.placed}", demand=SMALL), Slot("n0", (0,))
             self.recorder.decided(
                 Considered(at=float(self.placed), policy=POLICY, job=job, cluster=self.cluster, slots=(slot,))
             )
-            self.recorder.flush()
+            if wait:
+                self.recorder.flush()
             self.cluster = self.cluster.place(Placement(job, slot))
 
     def seen(self) -> list[tuple[str, int]]:
@@ -70,6 +74,43 @@ def test_each_decision_has_the_cluster_that_it_saw(tmp_path: Path) -> None:
         engine.place(5)
         assert engine.seen() == [(f"j-{n}", n - 1) for n in range(1, 6)]
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "d").iterdir()} == {0o600}
+
+
+def test_the_thread_is_woken_once_for_all_lines_of_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "TOGETHER_S", 3600.0)
+    wakes: list[object] = []
+    submit = ThreadPoolExecutor.submit
+
+    def counted(pool: ThreadPoolExecutor, run: Callable[[], None]) -> Future[None]:
+        wakes.append(run)
+        return submit(pool, run)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", counted)
+    with engine_in(FolderSegments(tmp_path / "d")) as engine:
+        engine.place(40, wait=False)
+        assert len(wakes) == 1
+        assert engine.seen() == [(f"j-{n}", n - 1) for n in range(1, 41)]
+        wakes.clear()
+        engine.place(3, wait=False)
+        assert len(wakes) == 1
+    with engine_in(FolderSegments(tmp_path / "d")) as engine:  # the end has not waited, and nothing is lost
+        assert [job for job, _ in engine.seen()][-3:] == ["j-41", "j-42", "j-43"]
+
+
+def test_lines_are_written_soon_though_nobody_waits_for_them(tmp_path: Path) -> None:
+    with engine_in(FolderSegments(tmp_path / "d")) as engine:
+        engine.place(2, wait=False)
+        wait_until(lambda: any(b"j-2" in file.read_bytes() for file in (tmp_path / "d").iterdir()))
+
+
+def test_more_lines_than_may_wait_are_left_out_and_the_next_part_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "MOST_PENDING", 10)
+    monkeypatch.setattr(decisions, "TOGETHER_S", 3600.0)
+    with engine_in(MemorySegments()) as engine:
+        engine.place(30, wait=False)
+        assert len(engine.seen()) == 10
+        engine.place(1, wait=False)
+        assert engine.seen()[-1] == ("j-31", 30)
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory"])

@@ -7,8 +7,9 @@ next one begins a new part with the whole cluster.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -26,6 +27,9 @@ from cotenant.wire.recording import Arrived, Begin, Decided, Ended, Line, encode
 
 MOST_PENDING = 1_000
 """lines that may wait for the disk"""
+TOGETHER_S = 0.25
+"""for which lines are collected before they are written. To wake the thread for each line costs ten times as much as
+the line itself, and the engine has to wait meanwhile: Python runs one thread at a time."""
 MOST_BELIEVED = 64
 """nodes of a cluster up to which predicted speeds are recorded with each decision"""
 
@@ -73,7 +77,10 @@ class DecisionRecorder:
         self._segments, self._begin, self._failed = segments, begin, failed
         self._thread = ThreadPoolExecutor(1, "decisions")
         self._turn = threading.Lock()
-        self._pending = 0
+        self._pending: deque[Callable[[], None]] = deque()
+        self._awaited = False
+        """whether the thread is going to write what is pending"""
+        self._hurry = threading.Event()
         self._works = True
         self._gap = True
         self._last: Cluster | None = None
@@ -110,27 +117,44 @@ class DecisionRecorder:
 
     def flush(self) -> None:
         """Waits until all lines are written."""
-        self._thread.submit(lambda: None).result()
+        self._hurry.set()
+        try:
+            self._thread.submit(lambda: None).result()
+        finally:
+            self._hurry.clear()
 
     def close(self) -> None:
+        self._hurry.set()
         self._thread.shutdown()
         self._segments.close()
 
     def _submit(self, write: Callable[[], None]) -> None:
         with self._turn:
-            if self._pending >= MOST_PENDING:
+            if len(self._pending) >= MOST_PENDING:
                 self._gap = True
                 return
-            self._pending += 1
-        self._thread.submit(write).add_done_callback(self._done)
+            self._pending.append(write)
+            if self._awaited:
+                return
+            self._awaited = True
+        self._thread.submit(self._write_pending)
 
-    def _done(self, future: "Future[None]") -> None:
-        with self._turn:
-            self._pending -= 1
-        error = future.exception()
-        if error is None:
-            self._works = True
-            return
+    def _write_pending(self) -> None:
+        """Writes the lines that came within `TOGETHER_S`; fewer if `flush` or `close` waits for them."""
+        self._hurry.wait(TOGETHER_S)
+        while True:
+            with self._turn:
+                if not self._pending:
+                    self._awaited = False
+                    return
+                write = self._pending.popleft()
+            try:
+                write()
+                self._works = True
+            except Exception as error:  # noqa: BLE001 -- whatever is wrong with a line, jobs are not affected
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
         self._gap = True
         if self._works:
             self._failed(f"decisions cannot be recorded: {error}; jobs are not affected")
