@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a pod carries once it is admitted, in every dialect; that it stays so; and who is left alone."""
 
+import asyncio
 import json
+import threading
 from base64 import b64decode
 from typing import Any
 
 import pytest
 
+from cotenant.kube.api.names import MUTATE
 from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.annotations import variable_names
 from cotenant.kube.codec.assignment import RECORD
@@ -21,7 +24,8 @@ from cotenant.kube.settings import (
     SchedulerPart,
     WebhookPart,
 )
-from cotenant.kube.webhook.mutation import mutate
+from cotenant.kube.webhook import mutation
+from cotenant.kube.webhook.mutation import SMALL, mutate, webhook_routes
 from tests.kube.reviews import SETTINGS, UNCHANGED, Json, admitted, changed, environment, response, review, written
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -369,3 +373,18 @@ def test_the_author_is_warned_of_limits_that_nothing_enforces(limits: dict[str, 
         assert warning.startswith("cotenant: the memory and the compute limits cannot be enforced on")
         assert f"on {title} GPUs" in warning
         assert len(warning) <= 256, "longer ones may be cut by the API server"
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_only_a_large_review_is_answered_in_another_thread(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def recorded(*args: Any, **kwargs: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return mutate(*args, **kwargs)
+
+    monkeypatch.setattr(mutation, "mutate", recorded)
+    body = review(written({"nvidia.com/gpu": 1})) + b" " * (SMALL if is_large else 0)
+    reply: Any = asyncio.run(webhook_routes(SETTINGS)[MUTATE].answer((), body))  # type: ignore[arg-type]
+    assert response(reply.body)["allowed"]
+    assert (threads == [threading.get_ident()]) is not is_large

@@ -21,6 +21,7 @@ import uvicorn
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.error_log import ErrorLog, describe
+from cotenant.kube.api.joined_writes import JoiningProtocol
 from cotenant.kube.api.names import WHY_HEADER
 from cotenant.node.connections import accept_encrypted, drop_slow_heads, shed_connections
 
@@ -280,7 +281,7 @@ async def serve_all(
 def _server(listener: Listener) -> uvicorn.Server:
     config = uvicorn.Config(
         listener.application,
-        http="httptools",
+        http=JoiningProtocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
