@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.command import refusal, run
+from tests.cli.command import environment, refusal, run
 
 PRINT = ("kube", "install", "--print", "--kube-version", "1.34.4")
 
@@ -28,6 +28,17 @@ def test_the_namespace_comes_first_and_can_be_another_one() -> None:
     assert (first["kind"], first["metadata"]["name"]) == ("Namespace", "gpus")
     assert {one["metadata"].get("namespace", "gpus") for one in others} == {"gpus", "kube-system"}
     assert "cotenant-system" not in json.dumps(others)
+
+
+def test_the_version_of_a_cluster_may_be_short() -> None:
+    printed = run("kube", "install", "--print", "--kube-version", "1.35").stdout
+    assert "image: registry.k8s.io/kube-scheduler:v1.35.0\n" in printed
+
+
+def test_a_user_without_a_cluster_is_told_how_to_name_one(tmp_path: Path) -> None:
+    why = refusal("kube", "status", env=environment(HOME=str(tmp_path)))
+    there_is_none = f"no cluster is configured: there is no {tmp_path}/.kube/config"
+    assert why == f"{there_is_none}; set KUBECONFIG, or name a file by --kubeconfig"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +66,14 @@ def test_the_namespace_comes_first_and_can_be_another_one() -> None:
         (
             ("kube", "install", "--print", "--kube-version", "1.29.1"),
             "this cluster runs Kubernetes v1.29.1, and cotenant needs 1.30 or later: upgrade it first",
+        ),
+        (
+            ("kube", "install", "--print", "--kube-version", "latest"),
+            "--kube-version latest: expected a version of Kubernetes, such as 1.34.4",
+        ),
+        (
+            (*PRINT, "--namespace", "My GPUs"),
+            "--namespace My GPUs: expected up to 63 lowercase letters, digits and dashes",
         ),
         (("kube", "scheduler", "--extender", "8888"), "'8888': expected HOST:PORT, such as 127.0.0.1:8888"),
         (("kube", "scheduler", "--status", "::1:x"), "'::1:x': expected HOST:PORT, such as 127.0.0.1:8888"),

@@ -65,6 +65,9 @@ def _choose_namespace(_context: click.Context, _option: click.Parameter, name: s
     if loaded is not None and name != loaded.NAMESPACE:
         raise InputError(f"--namespace {name}: set the variable {VARIABLE} instead")
     os.environ[VARIABLE] = name
+    from cotenant.kube.deploy.pods import check_namespace  # not before the variable is set
+
+    check_namespace(name)
 
 
 def place_options(command: F) -> F:
@@ -123,7 +126,11 @@ def chart_options(command: F) -> F:
 @place_options
 @chart_options
 @click.option("--print", "only_print", is_flag=True, help="Print the manifests instead, for `kubectl apply -f -`.")
-@click.option("--kube-version", metavar="VERSION", help="With --print: the version of the cluster. Default: ask it.")
+@click.option(
+    "--kube-version",
+    metavar="VERSION",
+    help="With --print: the version of the cluster, such as 1.34.4. Default: ask it.",
+)
 @click.option(
     "--output", "-o", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Format of --print."
 )
@@ -267,14 +274,21 @@ def _manifests(
     said: dict[str, Any], kube_version: str | None, kubeconfig: Path | None, context: str | None
 ) -> list[dict[str, Any]]:
     from cotenant.kube.api.names import NAMESPACE
-    from cotenant.kube.install.chart import ClusterFacts, checked_values, namespace_object, rendered, without_removal
+    from cotenant.kube.install.chart import (
+        ClusterFacts,
+        checked_values,
+        full_version,
+        namespace_object,
+        rendered,
+        without_removal,
+    )
     from cotenant.kube.install.installing import read_cluster
 
     async def work(client: "Client", _namespace: str) -> ClusterFacts:
         return await read_cluster(client)
 
     if kube_version is not None:
-        facts = ClusterFacts(version=f"v{kube_version.removeprefix('v')}")
+        facts = ClusterFacts(version=full_version(kube_version))
     else:
         facts = in_cluster(work, None, kubeconfig, context)
     return [namespace_object(), *without_removal(rendered(checked_values(said), facts, NAMESPACE))]

@@ -87,7 +87,12 @@ def find_access(
         return from_kubeconfig(named, context)
     if "KUBERNETES_SERVICE_HOST" in environment:
         return in_cluster(environment)
-    return from_kubeconfig([(home or Path.home()) / ".kube" / "config"], context)
+    usual = (home or Path.home()) / ".kube" / "config"
+    if not usual.exists():
+        raise InputError(
+            f"no cluster is configured: there is no {usual}; set KUBECONFIG, or name a file by --kubeconfig"
+        )
+    return from_kubeconfig([usual], context)
 
 
 def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Access:

@@ -157,6 +157,14 @@ def check_version(version: str) -> None:
         )
 
 
+def full_version(text: str) -> str:
+    """Return a version of Kubernetes with all three numbers, as helm does; the image of kube-scheduler has them."""
+    found = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+)([-+].+)?)?", text, re.ASCII)
+    if found is None:
+        raise InputError(f"--kube-version {text}: expected a version of Kubernetes, such as 1.34.4")
+    return f"v{found[1]}.{found[2]}.{found[3] or 0}{found[4] or ''}"
+
+
 def parse_assignment(text: str) -> Json:
     """Parse `a.b=c` as helm does: a backslash before a dot keeps it, {x,y} is a list, and null removes a default."""
     path, equals, value = text.partition("=")
