@@ -4,19 +4,23 @@
 there is no kube-scheduler but the cluster's own."""
 
 import contextlib
+import functools
 import json
 import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from cotenant.kube.api.claims import VERSION
 from cotenant.kube.api.names import SCHEDULER
 from cotenant.kube.codec.claims import DRIVER, SHARED, WHOLE
+from cotenant.kube.codec.device_classes import IMPLICIT
 from cotenant.kube.codec.inventory import AWAY, CLAIMS_AWAY, INVENTORY
+from cotenant.kube.install.claims import CLAIMS as POLICY
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.binaries import KUBERNETES
 from tests.cluster.claiming import API, CLAIMS, IGNORED, VOID, create, events_of, make_claim, make_template, spec_of
-from tests.cluster.engine import COUNT, Engine, chart_values, run_install
+from tests.cluster.engine import COUNT, V100, Engine, chart_values, run_install
 from tests.cluster.gpus import uuid
 from tests.cluster.pods import container, create_pod, path_of
 from tests.cluster.tenant import SEES, STAYS
@@ -39,9 +43,13 @@ from tests.cluster.test_failover import (
 MINOR = int(KUBERNETES.split(".")[1])
 TEMPLATE = "cotenant-1x-2048mib-25c"
 MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
-ONLY = "claims: {enabled: true, convert: true, only: true}"
-BOTH = "claims: {enabled: true, convert: false, only: false}"
-"""what an upgrade does not state stays as it was"""
+OWN = "example.com/whole-gpu"
+ONLY = f"claims: {{enabled: true, convert: true, only: true, extended-resources: {{{WHOLE}: {OWN}}}}}"
+BOTH = "claims: {enabled: true}"
+BINDING = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/{POLICY}"
+MAPS = pytest.mark.skipif(
+    MINOR < 36, reason="Kubernetes 1.36 gives resources by device classes unless a gate forbids it"
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +58,7 @@ def installed(with_claims: Engine) -> Iterator[Engine]:
     run_install(with_claims.cluster, "upgrade", chart_values(ONLY), "--wait")
     wait_for("the agent", lambda: has_no_devices(with_claims))
     yield with_claims
-    run_install(with_claims.cluster, "upgrade", chart_values(BOTH), "--wait")
+    run_install(with_claims.cluster, "upgrade", chart_values(BOTH), "--reset-values", "--wait")
     with_claims.wait_for_scheduler()
     try:
         with_claims.wait_for_agent("node1")
@@ -162,10 +170,44 @@ def test_no_pod_is_sent_to_a_node_whose_kubelet_does_not_serve_claims(engine: En
     assert CLAIMS_AWAY not in engine.node("node1")["metadata"]["annotations"]
 
 
-@pytest.mark.skipif(MINOR < 36, reason="Kubernetes 1.36 maps resources to device classes unless a gate forbids it")
-def test_a_resource_that_is_mapped_to_a_device_class_is_given_by_conversion_and_by_no_other_allocator(
+def test_a_resource_of_a_device_class_is_given_by_a_claim_that_cotenant_allocates(engine: Engine) -> None:
+    """On each version: the webhook knows the names, whether or not Kubernetes does."""
+    stated = engine.cluster.get(f"{API}/deviceclasses/{WHOLE}")["spec"].get("extendedResourceName")
+    assert stated == (OWN if MINOR >= 36 else None)
+    wanted: dict[str, tuple[Json, str, int]] = {
+        "whole": ({f"{IMPLICIT}{WHOLE}": 1}, "cotenant-1x-whole", V100.memory_mib),
+        "mapped": ({OWN: 1}, "cotenant-1x-whole", V100.memory_mib),
+        "part": ({f"{IMPLICIT}{SHARED}": 1, MEMORY: 2048, CORES: 25}, TEMPLATE, 2048),
+    }
+    for name, (limits, template, memory) in wanted.items():
+        engine.create(name, limits, SEES)
+        engine.ended(name)
+        pod = engine.cluster.get(path_of(name))
+        assert [one["resourceClaimTemplateName"] for one in pod["spec"]["resourceClaims"]] == [template]
+        assert pod["status"].get("extendedResourceClaimStatus") is None, "kube-scheduler made no claim"
+        assert engine.said(name)["totals"] == [memory]
+
+
+def test_a_pod_that_requests_a_device_class_past_the_webhook_is_told_and_disturbs_no_other(
     engine: Engine, say: Callable[[str], None]
 ) -> None:
+    past = {"past-class": f"{IMPLICIT}{WHOLE}", "past-mapped": OWN}
+    for name, resource in past.items():
+        create_pod(engine.cluster, name, container("main", SEES, {resource: 1}, env=VOID), labels=IGNORED)
+    for name, resource in past.items():
+        why = engine.waits(name)
+        say(f"of {resource}, kube-scheduler says: {why}")
+        assert "0/1 nodes are available" in why
+        told = functools.partial(tells, engine, name, f"{resource}: only cotenant allocates these GPUs")
+        wait_for("the event", told)
+    engine.create("undisturbed", {f"{IMPLICIT}{WHOLE}": 1}, SEES)
+    engine.ended("undisturbed")
+    assert not any("nodeName" in engine.cluster.get(path_of(name))["spec"] for name in past)
+    assert [one["metadata"]["name"] for one in claims_of_pods(engine) if is_of_kubernetes(one)] == []
+
+
+@MAPS
+def test_the_resource_of_the_dialect_may_be_that_of_a_class(engine: Engine, say: Callable[[str], None]) -> None:
     mapped = f"{API}/deviceclasses/{WHOLE}"
     engine.cluster.patch(mapped, {"spec": {"extendedResourceName": COUNT}})
     try:
@@ -174,8 +216,7 @@ def test_a_resource_that_is_mapped_to_a_device_class_is_given_by_conversion_and_
         assert "resourceClaims" in engine.cluster.get(path_of("converted"))["spec"]
         engine.create("template", {COUNT: 1, MEMORY: 2048}, SEES)
         engine.ended("template")
-        main = container("main", SEES, {COUNT: 1}, env=VOID)
-        create_pod(engine.cluster, "past", main, labels=IGNORED)
+        create_pod(engine.cluster, "past", container("main", SEES, {COUNT: 1}, env=VOID), labels=IGNORED)
         why = engine.waits("past")
         say(f"a pod that skips the webhook is told: {why}")
         assert "0/1 nodes are available" in why
@@ -183,7 +224,86 @@ def test_a_resource_that_is_mapped_to_a_device_class_is_given_by_conversion_and_
         engine.ended("undisturbed")
         assert "nodeName" not in engine.cluster.get(path_of("past"))["spec"]
     finally:
-        engine.cluster.patch(mapped, {"spec": {"extendedResourceName": None}})
+        engine.cluster.patch(mapped, {"spec": {"extendedResourceName": OWN}})
+
+
+@pytest.fixture
+def own_class(engine: Engine) -> Iterator[str]:
+    """The resource of a device class of an administrator, from which kube-scheduler could allocate our GPUs."""
+    classes, name = f"{API}/deviceclasses", "of-an-administrator"
+    selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
+    made = {"apiVersion": VERSION, "kind": "DeviceClass", "metadata": {"name": name}, "spec": {"selectors": selectors}}
+    engine.cluster.post(classes, made)
+    yield f"{IMPLICIT}{name}"
+    engine.tidy()
+    engine.cluster.delete(f"{classes}/{name}")
+
+
+@MAPS
+def test_kubernetes_own_claim_for_a_pod_is_refused_and_counts_nothing(
+    engine: Engine, own_class: str, say: Callable[[str], None]
+) -> None:
+    create_pod(engine.cluster, "past", container("main", SEES, {own_class: 1}, env=VOID), labels=IGNORED)
+    wait_for("the refusal", lambda: "only by cotenant's scheduler" in events_of(engine, "past"))
+    say(f"events of the pod: {events_of(engine, 'past')}")
+    engine.create("undisturbed", {COUNT: 1}, SEES)
+    engine.ended("undisturbed")
+    assert "nodeName" not in engine.cluster.get(path_of("past"))["spec"]
+
+
+@MAPS
+def test_kubernetes_own_claim_that_was_allocated_past_the_policy_is_not_prepared(
+    engine: Engine, own_class: str, say: Callable[[str], None]
+) -> None:
+    binding = engine.cluster.get(BINDING)
+    engine.cluster.delete(BINDING)
+    try:
+        create_pod(engine.cluster, "past", container("main", SEES, {own_class: 1}, env=VOID), labels=IGNORED)
+        wait_for("a node", lambda: "nodeName" in engine.cluster.get(path_of("past"))["spec"], seconds=120)
+    finally:
+        for part in ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generation"):
+            binding["metadata"].pop(part, None)
+        engine.cluster.post(BINDING.rpartition("/")[0], binding)
+    (made,) = [one for one in claims_of_pods(engine) if is_of_kubernetes(one)]
+    assert made["status"]["allocation"]["devices"]["results"][0]["driver"] == DRIVER
+    told = "pod past has no GPUs by cotenant's scheduler for this ResourceClaim"
+    wait_for("the refusal", lambda: told in events_of(engine, "past"))
+    say(f"events of the pod: {events_of(engine, 'past')}")
+    engine.create("undisturbed", {COUNT: 1}, SEES)  # it needs the whole GPU
+    engine.ended("undisturbed")
+    assert engine.cluster.get(path_of("past"))["status"]["phase"] == "Pending"
+
+
+@MAPS
+def test_a_quota_of_the_resource_of_a_class_counts_pods_that_are_converted(engine: Engine) -> None:
+    quotas, resource = "/api/v1/namespaces/limited/resourcequotas", f"requests.{OWN}"
+    engine.cluster.post("/api/v1/namespaces", {"metadata": {"name": "limited"}})
+    engine.cluster.post(quotas, {"metadata": {"name": "one"}, "spec": {"hard": {resource: "1"}}})
+
+    def used() -> str | None:
+        found = engine.cluster.get(f"{quotas}/one").get("status", {}).get("used", {}).get(resource)
+        return None if found is None else str(found)
+
+    try:
+        wait_for("the quota", lambda: used() == "0")
+        for name in ("first", "second"):
+            engine.create(name, {OWN: 1}, "", namespace="limited")
+        wait_for("the first", lambda: used() == "1")
+        about = "/api/v1/namespaces/limited/events"
+        wait_for("a refusal", lambda: "exceeded quota: one" in json.dumps(engine.cluster.get(about)["items"]))
+        assert len(engine.cluster.get(f"{API}/namespaces/limited/resourceclaims")["items"]) == 1
+    finally:
+        engine.cluster.delete("/api/v1/namespaces/limited")
+
+
+def tells(engine: Engine, name: str, text: str) -> bool:
+    """Whether an event of a pod has this text."""
+    return text in events_of(engine, name)
+
+
+def is_of_kubernetes(claim: Json) -> bool:
+    """Whether kube-scheduler made the claim for resources of a pod."""
+    return "resource.kubernetes.io/extended-resource-claim" in claim["metadata"].get("annotations", {})
 
 
 def claims_of_pods(engine: Engine) -> list[Json]:

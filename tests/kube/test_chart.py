@@ -15,6 +15,7 @@ import yaml
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.names import AGENT, CLEANUP, CONFIGURATION, MPS, REMOVAL, SCHEDULER, WEBHOOK
+from cotenant.kube.codec.claim_requests import CLASSES, MIG, SHARED, WHOLE
 from cotenant.kube.install.admission import terms_of, webhook_configuration
 from cotenant.kube.install.chart import (
     ClusterFacts,
@@ -92,6 +93,15 @@ VALUES: dict[str, Json] = {
         "devices": {"simulate": "none"},
     },
     "claims": {"settings": {"claims": {"enabled": True}}},
+    "resources of classes": {
+        "settings": {
+            "claims": {
+                "enabled": True,
+                "convert": True,
+                "extended-resources": {WHOLE: "a.b/whole", SHARED: "nvidia.com/gpu", MIG: "a.b/any"},
+            }
+        }
+    },
     "cert-manager": {"certificates": {"source": "cert-manager", "days": 30}},
     "issuer": {"certificates": {"source": "cert-manager", "issuer": {"name": "ours", "kind": "ClusterIssuer"}}},
 }
@@ -109,7 +119,7 @@ def helm_program() -> Path:
 def template(helm_program: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `helm template` with these values."""
 
-    def run(values: Json, *words: str, version: str = "1.34.4") -> subprocess.CompletedProcess[str]:
+    def run(values: Json, *words: str, version: str = "1.36.3") -> subprocess.CompletedProcess[str]:
         (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
         command = [str(helm_program), "template", "cotenant", str(chart_folder()), "-f", str(tmp_path / "values.yaml")]
         command += ["--namespace", "cotenant-system", "--kube-version", version, *words]
@@ -118,7 +128,7 @@ def template(helm_program: Path, tmp_path: Path) -> Callable[..., subprocess.Com
     return run
 
 
-def ours(values: Json, version: str = "v1.34.4", apis: tuple[str, ...] = APIS) -> list[Json]:
+def ours(values: Json, version: str = "v1.36.3", apis: tuple[str, ...] = APIS) -> list[Json]:
     return rendered(checked_values(values), ClusterFacts(version=version, apis=frozenset(apis)))
 
 
@@ -151,6 +161,16 @@ def test_what_follows_from_settings_is_what_the_code_makes_of_them(values: Json)
     configuration = objects["ConfigMap", CONFIGURATION]["data"].get(KUBE_SCHEDULER)
     expected = kube_scheduler(scheduler_terms_of(settings)) if settings.has_extender else None
     assert (configuration and yaml.safe_load(configuration)) == expected
+
+
+@pytest.mark.parametrize(("version", "states"), [("v1.34.4", False), ("v1.35.0-gke.1", False), ("v1.36.3", True)])
+def test_a_device_class_states_its_resource_if_kubernetes_keeps_it(version: str, states: bool) -> None:
+    objects = named(ours(VALUES["resources of classes"], version))
+    said = {
+        name: one["spec"].get("extendedResourceName") for (kind, name), one in objects.items() if kind == "DeviceClass"
+    }
+    wanted = {SHARED: "nvidia.com/gpu", WHOLE: "a.b/whole", MIG: "a.b/any"} if states else {}
+    assert said == {name: wanted.get(name) for name in CLASSES}
 
 
 @pytest.mark.parametrize("enabled", [False, True])

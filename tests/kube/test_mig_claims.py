@@ -5,11 +5,15 @@
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.kube.codec.claim_requests import MIG
+from cotenant.kube.codec.claim_templates import template_of
 from cotenant.kube.codec.claims import DRIVER, SHARED, WHOLE, device_name
+from cotenant.kube.codec.device_classes import IMPLICIT
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.control_plane import ControlPlane, play, until
+from tests.kube.reviews import admitted, written
 from tests.kube.test_claims import CLAIMS, add_claim
+from tests.kube.test_claims_conversion import CONVERT
 from tests.kube.test_claims_in_full import add_user, claim_of, decided, exactly, record, results, share, waits
 
 SMALL, LARGE = "1g.10gb", "3g.40gb"
@@ -74,3 +78,21 @@ def test_an_instance_takes_no_amounts_and_a_share_may_be_on_one() -> None:
         assert results(server, "part")[0][1] in ("mig-small-0", "mig-small-1")
 
     play(story, CLAIMS)
+
+
+def test_a_pod_of_a_mig_class_by_a_resource_gets_an_instance() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_instances(plane)
+        new = admitted(written({f"{IMPLICIT}{MIG}": 1}), CONVERT)
+        made = template_of(new["spec"]["resourceClaims"][0]["resourceClaimTemplateName"])
+        assert made is not None
+        new["metadata"] |= {"name": "one", "uid": "uid-one", "namespace": "team"}
+        server.merge("one", new, "team")
+        add_claim(server, "one", made["spec"]["spec"])  # what Kubernetes' controller does
+        statuses = [{"name": "cotenant-gpu-0", "resourceClaimName": "one"}]
+        server.merge("one", {"status": {"resourceClaimStatuses": statuses}}, "team")
+        await decided(server, "one")
+        assert results(server, "one")[0][1].startswith("mig-small")
+
+    play(story, CONVERT)

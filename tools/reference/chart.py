@@ -21,6 +21,8 @@ import yaml
 
 from cotenant.kube.api.names import NAMESPACE, OUR_LABELS, Json
 from cotenant.kube.codec.annotations import RUNTIME_VARIABLES
+from cotenant.kube.codec.claim_requests import CLASSES
+from cotenant.kube.codec.device_classes import IMPLICIT, MAPPED
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.other_systems import KAI
 from cotenant.kube.codec.settings import DIALECTS
@@ -46,6 +48,11 @@ VALUE = re.compile(
 """an expression that yields JSON, which is YAML too"""
 CLAIMS_ENABLED = 'dig "claims" "enabled" false .Values.settings'
 EXTENDER_INSTALLED = 'include "cotenant.extender" .'
+RESOURCE_OF_CLASS = (
+    r'  {{- $resource := dig "\1" "" (include "cotenant.mappedResources" . | fromYaml) }}'
+    "\n"
+    "  {{- if $resource }}\n  extendedResourceName: {{ $resource | quote }}\n  {{- end }}\n"
+)
 RENAMED = ("count", "memory", "memory_percent", "compute", "priority")
 """the resources of a dialect that settings can rename"""
 
@@ -80,6 +87,7 @@ def names() -> Json:
         "metricsPort": settings.metrics.port,
         "runtimeVariables": list(RUNTIME_VARIABLES),
         "dashboards": list(DASHBOARDS),
+        "classResources": [f"{IMPLICIT}{name}" for name in CLASSES],
         "dialects": {dialect.name: _resources(dialect) for dialect in DIALECTS},
     }
 
@@ -106,6 +114,7 @@ def template_terms() -> Terms:
     """Return the terms of admission rules as expressions of the chart's templates."""
     return Terms(
         resources=_hole("resources"),
+        of_classes=_hole("classResources"),
         scheduler=_hole("schedulerName"),
         ours=_hole("ourSchedulers"),
         of_kai=_hole("kaiSchedulers"),
@@ -113,6 +122,7 @@ def template_terms() -> Terms:
         skips=_hole("skips"),
         namespaces=_hole("namespaceSelector"),
         labels=_hole("labelSelector"),
+        mapped={name: f"RESOURCE-OF {name}" for name in MAPPED},
     )
 
 
@@ -124,6 +134,7 @@ def _admission() -> list[Json]:
 
 def _claims() -> str:
     text = _template(claim_objects(template_terms())).removeprefix(HEADER)
+    text = re.sub(r"  extendedResourceName: RESOURCE-OF (\S+)\n", RESOURCE_OF_CLASS, text)
     return f"{HEADER}{{{{- if {CLAIMS_ENABLED} }}}}\n{text}{{{{- end }}}}\n"
 
 

@@ -22,6 +22,7 @@ from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.amounts import UNITS
 from cotenant.kube.codec.cambricon import CAMBRICON
+from cotenant.kube.codec.device_classes import class_resources
 from cotenant.kube.codec.dialect import Annotations, Dialect
 from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
 from cotenant.kube.codec.isolation import Isolation
@@ -269,9 +270,17 @@ class ClaimsPart(_Section, frozen=True):
     extender: bool = False
     """With `only`: whether a kube-scheduler with our extender is installed all the same, which places pods that request
     GPUs of other vendors. Without it, such pods are refused, and the cluster's own scheduler places all pods."""
+    extended_resources: Mapping[str, Name] = {}
+    """With `convert`: by the name of a device class of ours, the resource by which pods request its devices, besides
+    `deviceclass.resource.kubernetes.io/CLASS`. The class states it (`extendedResourceName`) on Kubernetes 1.36 and
+    later."""
 
     def check(self) -> None:
-        """InputError if no pod could get GPUs."""
+        """InputError if no pod could get GPUs, or none by a resource of a device class."""
+        if self.extended_resources and not (self.enabled and self.convert):
+            raise InputError(
+                "claims.extended-resources: needs claims.enabled and claims.convert, or its pods would wait"
+            )
         if self.only and not self.enabled:
             raise InputError("claims.only: needs claims.enabled, or no pod could get GPUs")
         if self.extender and not self.only:
@@ -411,6 +420,24 @@ class KubeSettings(_Section, frozen=True, dict=True):
             },
         )
 
+    @cached_property
+    def class_resources(self) -> Mapping[str, str]:
+        """The device class of ours that each resource of a class requests; InputError if one of them cannot be."""
+        if not self.claims.enabled:
+            return {}
+        try:
+            return class_resources(self.claims.extended_resources, self.codec())
+        except InputError as error:
+            raise InputError(f"claims.extended-resources: {error}") from None
+
+    @property
+    def converted_resources(self) -> frozenset[str]:
+        """The resources by which pods get GPUs by claims: of device classes, and of the dialects of NVIDIA GPUs."""
+        if not (self.claims.enabled and self.claims.convert):
+            return frozenset()
+        ours = (name for name, dialect in self.codec().by_resource.items() if dialect.vendor is VGPU.vendor)
+        return frozenset((*self.class_resources, *ours))
+
     def check_policies(self) -> None:
         """InputError if a dialect's policy does not exist."""
         from cotenant.kube.codec.policy import check_policy  # loads numpy, which an agent must not
@@ -485,6 +512,7 @@ def parse_settings(
         settings.codec()
         settings.lease.check()
         settings.claims.check()
+        settings.class_resources  # noqa: B018  # computed once, and checked
         settings.isolation.check()
         if check_queue:
             settings.queue.check()

@@ -31,7 +31,7 @@ from cotenant.kube.agent.rpc import call
 from cotenant.kube.agent.strict import spec_path
 from cotenant.kube.api.claims import ResourceClaim
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.api.objects import ClaimUse, Pod, PodClaim
+from cotenant.kube.api.objects import ClaimUse, Pod, PodClaim, PodStatus
 from cotenant.kube.codec.assignment import RECORD, Record, Share, encode_record
 from cotenant.kube.codec.claim_requests import ADMIN
 from cotenant.kube.codec.claims import DRIVER, device_name
@@ -63,6 +63,12 @@ def user(name: str, *gpus: str, limits: str = "gpu any", copied: bool = False) -
     about = replaced(pod.metadata, annotations=pod.metadata.annotations | annotations)
     about = replaced(about, uid="another") if copied else about
     return replaced(pod, spec=spec, metadata=about)
+
+
+def made_for_resources(name: str) -> Pod:
+    """A pod without claims, for whose resources kube-scheduler made the claim."""
+    status = PodStatus(extended_resource_claim_status=PodClaim(resource_claim_name="mine"))
+    return replaced(bound(name), status=status)
 
 
 @asynccontextmanager
@@ -173,6 +179,7 @@ def test_without_the_device_plugin_kubelet_gets_the_driver_alone() -> None:
     ("pods", "sentence"),
     [
         ([user("one")], "has no GPUs by cotenant's scheduler"),
+        ([made_for_resources("one")], "pod one has no GPUs by cotenant's scheduler"),
         ([user("one", "GPU-z")], "this node has no GPU GPU-z"),
         ([user("one", "GPU-a", copied=True)], "copied from another pod"),
         ([user("one", "GPU-a"), user("two", "GPU-b")], "have different GPUs by it"),

@@ -42,6 +42,32 @@ these with what cotenant itself makes of the same settings. The defaults are in 
 {{- $found | sortAlpha | toJson -}}
 {{- end }}
 
+{{- /* The resources by which pods request devices of our classes, besides those of dialects. */}}
+{{- define "cotenant.classResources" -}}
+{{- $names := .Files.Get "files/names.yaml" | fromYaml -}}
+{{- $ofDialects := include "cotenant.resources" . | fromYamlArray -}}
+{{- $found := list -}}
+{{- if dig "claims" "enabled" false .Values.settings -}}
+{{- $found = $names.classResources -}}
+{{- range $resource := dig "claims" "extended-resources" (dict) .Values.settings -}}
+{{- if not (has $resource $ofDialects) -}}
+{{- $found = append $found $resource -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $found | sortAlpha | toJson -}}
+{{- end }}
+
+{{- /* The resources that device classes state, by class. Kubernetes before 1.36 does not keep them. */}}
+{{- define "cotenant.mappedResources" -}}
+{{- $version := regexFind "^v1\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
+{{- if has $version (list "v1.34" "v1.35") -}}
+{}
+{{- else -}}
+{{- dig "claims" "extended-resources" (dict) .Values.settings | toJson -}}
+{{- end -}}
+{{- end }}
+
 {{- define "cotenant.managedResources" -}}
 {{- $dialects := include "cotenant.dialects" . | fromYaml -}}
 {{- $devices := list -}}

@@ -80,14 +80,20 @@ def _use_by_number(pod: Pod, record: Record, uid: str, name: str) -> GivenClaim 
 
 
 def users_of(namespace: str, claim: str, pods: Iterable[Pod]) -> list[tuple[Pod, str]]:
-    """The pods that use a claim, oldest first, and its name within each."""
+    """The pods that use a claim, oldest first, and its name within each; none if kube-scheduler made the claim for
+    resources of the pod."""
     return [
         (pod, name)
         for pod in _alive(pods)
         if pod.metadata.namespace == namespace
-        for name, real in claim_names(pod).items()
+        for name, real in (*claim_names(pod).items(), ("", _made_for_resources(pod)))
         if real == claim
     ]
+
+
+def _made_for_resources(pod: Pod) -> str | None:
+    made = pod.status.extended_resource_claim_status
+    return None if made is None else made.resource_claim_name
 
 
 def shared_besides(use: GivenClaim, pods: Iterable[Pod]) -> str | None:

@@ -200,6 +200,8 @@ class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     resource_claim_statuses: tuple[PodClaim, ...] = ()
     """The claims that were made from templates."""
+    extended_resource_claim_status: PodClaim | None = None
+    """The claim that kube-scheduler made for extended resources of the pod."""
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

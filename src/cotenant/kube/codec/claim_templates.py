@@ -10,17 +10,17 @@ pod. A name that a user made up gives no more than a template of the user would.
 import re
 from typing import Any
 
-from cotenant.core.model import Container
+from cotenant.core.model import ANY_PROFILE, Container
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY
 from cotenant.kube.api.claims import VERSION
 from cotenant.kube.codec.amounts import AUTO
-from cotenant.kube.codec.claim_requests import DRIVER, PARAMETERS, SHARED, WHOLE
+from cotenant.kube.codec.claim_requests import DRIVER, MIG, PARAMETERS, SHARED, WHOLE
 from cotenant.kube.codec.settings import MOST_GPUS
 
 LABELS = {"app.kubernetes.io/managed-by": "cotenant"}
 REQUEST = "gpu"
 _NAME = re.compile(
-    r"cotenant-(?P<gpus>[1-9]\d{0,3})x-(?:(?P<whole>whole)"
+    r"cotenant-(?P<gpus>[1-9]\d{0,3})x-(?:(?P<whole>whole)|(?P<mig>mig)"
     r"|(?:(?P<memory>[1-9]\d{0,6})mib|(?P<percent>[1-9]\d?)pct|(?P<auto>auto))(?:-(?P<compute>[1-9]\d{0,2})c)?)",
     re.ASCII,
 )
@@ -32,11 +32,14 @@ def template_name(container: Container, *, automatic: bool = False) -> str | Non
     Limits above requests are not in it: the annotations of the pod state them. `automatic`: a profile says how much
     memory it needs.
     """
-    if container.mig is not None or not 1 <= container.gpus <= MOST_GPUS:
+    if container.mig not in (None, ANY_PROFILE) or not 1 <= container.gpus <= MOST_GPUS:
         return None
     count = f"cotenant-{container.gpus}x"
     if container.memory_percent == WHOLE_MEMORY and not automatic:
-        return f"{count}-whole" if container.compute == WHOLE_GPU else None
+        whole = "whole" if container.mig is None else "mig"
+        return f"{count}-{whole}" if container.compute == WHOLE_GPU else None
+    if container.mig is not None:
+        return None
     amount = f"{container.memory}mib" if container.memory_percent is None else f"{container.memory_percent}pct"
     compute = f"-{container.compute // 10}c" if container.compute else ""
     name = f"{count}-{AUTO if automatic else amount}{compute}"
@@ -48,8 +51,8 @@ def template_of(name: str) -> dict[str, Any] | None:
     found = _NAME.fullmatch(name)
     if found is None or int(found["gpus"]) > MOST_GPUS or int(found["compute"] or 0) > 100:
         return None
-    device_class, config = WHOLE, []
-    if not found["whole"]:
+    device_class, config = WHOLE if found["whole"] else MIG, []
+    if not (found["whole"] or found["mig"]):
         amount: dict[str, Any] = {"memory": AUTO if found["auto"] else f"{found['memory']}Mi"}
         amount = {"memoryPercent": int(found["percent"])} if found["percent"] else amount
         compute = {"compute": int(found["compute"])} if found["compute"] else {}

@@ -128,7 +128,7 @@ def _without(container: Json, handed_out: str, codec: Settings) -> tuple[Json, J
     for part in reversed(_PARTS):
         here = resources.get(part) or {}
         for name in names & here.keys() & amounts.keys():
-            _check_equal(container, name, amounts[name], here[name])
+            check_equal(container, name, amounts[name], here[name])
         amounts |= {name: amount for name, amount in here.items() if name in names}
         resources[part] = {name: amount for name, amount in here.items() if name not in names}
         if not resources[part]:
@@ -136,8 +136,8 @@ def _without(container: Json, handed_out: str, codec: Settings) -> tuple[Json, J
     return {**container, "resources": resources}, amounts
 
 
-def _check_equal(container: Json, name: str, request: str | int, limit: str | int) -> None:
-    """What Kubernetes would have said of an amount under resources."""
+def check_equal(container: Json, name: str, request: str | int, limit: str | int) -> None:
+    """InputError if they differ, as Kubernetes says of an amount under resources."""
     try:
         is_equal = parse_quantity(request) == parse_quantity(limit)
     except ValueError as error:

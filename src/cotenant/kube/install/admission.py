@@ -63,6 +63,8 @@ class Terms:
 
     resources: str
     """CEL list of the resources by which pods request GPUs"""
+    of_classes: str
+    """CEL list of the resources by which pods request devices of our classes"""
     scheduler: str
     """CEL string: the schedulerName of the pods that we place"""
     ours: str
@@ -77,6 +79,8 @@ class Terms:
     """match expressions that select the namespaces whose pods the webhook prepares"""
     labels: Any
     """match expressions that select the pods that it prepares"""
+    mapped: Mapping[str, str]
+    """the resources that device classes of ours state (`extendedResourceName`), by class"""
 
 
 def terms_of(settings: KubeSettings) -> Terms:
@@ -84,6 +88,7 @@ def terms_of(settings: KubeSettings) -> Terms:
     mig = [mig_condition(cel(mig_prefix(one))) for one in settings.codec().dialects if one.name == VGPU.name]
     return Terms(
         resources=cel(sorted(settings.codec().by_resource)),
+        of_classes=cel(sorted(settings.class_resources)),
         scheduler=cel(settings.scheduler.name),
         ours=cel(["", DEFAULT_SCHEDULER, settings.scheduler.name, *settings.scheduler.replaces]),
         of_kai=cel([KAI, settings.scheduler.name]),
@@ -91,13 +96,15 @@ def terms_of(settings: KubeSettings) -> Terms:
         skips=_skips(settings.webhook),
         namespaces=[*namespace_selector(settings.webhook), *label_selector(settings.webhook)],
         labels=label_selector(settings.webhook),
+        mapped=settings.claims.extended_resources,
     )
 
 
 def webhook_configuration(terms: Terms, certificate: str | None = None, url: str | None = None) -> Json:
     """Return the configuration; `url` is the address of the webhook if it is not behind its service. Without the
     certificate, the scheduler or cert-manager adds it later."""
-    with_gpus = f"({requests_gpus(terms)}) || ({_requests_translated(terms)})"
+    of_classes = _has_amount(f"name in {terms.of_classes}", "requests")
+    with_gpus = f"({requests_gpus(terms)}) || ({of_classes}) || ({_requests_translated(terms)})"
     call = {
         **_call(certificate, url),
         "reinvocationPolicy": "IfNeeded",
@@ -197,8 +204,12 @@ def mig_condition(prefix: str) -> str:
 
 def _has_limit(condition: str) -> str:
     """CEL: whether a container of a pod has a limit of a resource whose `name` fulfils the condition."""
-    limits = "has(c.resources) && has(c.resources.limits)"
-    one = f"{limits} && c.resources.limits.exists(name, {condition})"
+    return _has_amount(condition, "limits")
+
+
+def _has_amount(condition: str, part: str) -> str:
+    """CEL: the same for limits or requests; the API server adds a request for each limit."""
+    one = f"has(c.resources) && has(c.resources.{part}) && c.resources.{part}.exists(name, {condition})"
     return (
         f"object.spec.containers.exists(c, {one})"
         f" || (has(object.spec.initContainers) && object.spec.initContainers.exists(c, {one}))"

@@ -14,15 +14,17 @@ CLAIMS, SLICES, CLAIM_MOUNTS = "cotenant-claims", "cotenant-slices", "cotenant-c
 
 def claim_objects(terms: Terms) -> list[Json]:
     """Return all of them."""
-    return [*map(_device_class, CLASSES), *_claims(), *_slices(), *_claim_mounts(terms)]
+    classes = [_device_class(name, terms.mapped.get(name)) for name in CLASSES]
+    return [*classes, *_claims(), *_slices(), *_claim_mounts(terms)]
 
 
-def _device_class(name: str) -> Json:
+def _device_class(name: str, resource: str | None) -> Json:
     """A class from which kube-scheduler allocates nothing: two allocators would give away the same GPU. It accepts what
     our scheduler has allocated, which it does not compare with the class. What administrators see takes nothing."""
     condition = f"device.driver == {cel(DRIVER)}" + ("" if name == ADMIN else " && false")
-    selectors = [{"cel": {"expression": condition}}]
-    return object_of("DeviceClass", VERSION, name, cluster_wide=True, spec={"selectors": selectors})
+    mapped = {} if resource is None else {"extendedResourceName": resource}
+    spec = {**mapped, "selectors": [{"cel": {"expression": condition}}]}
+    return object_of("DeviceClass", VERSION, name, cluster_wide=True, spec=spec)
 
 
 def _claims() -> list[Json]:

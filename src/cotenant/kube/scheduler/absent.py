@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""An event on pods that request GPUs of a vendor of which no node has any.
+"""An event on pods that request GPUs of a vendor of which no node has any, or by a device class past the webhook.
 
 kube-scheduler refuses such a pod by the names of its resources and never calls `filter`, so its own message is all that
-the author would see: "Insufficient cambricon.com/mlunum".
+the author would see: "Insufficient cambricon.com/mlunum", "cannot allocate all claims".
 """
 
 from functools import partial
 
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Pod, is_unschedulable
+from cotenant.kube.api.objects import Pod, containers_of, is_unschedulable, resources_of
 from cotenant.kube.codec.request import PodRequest, request_of
 from cotenant.kube.scheduler.events import NO_ROOM
 from cotenant.kube.scheduler.shared import Shared
@@ -33,7 +33,7 @@ class AbsentVendors:
             self.look()
 
     def look(self) -> None:
-        """Record an event on each pod that was not looked at yet and whose vendor has no GPUs in this cluster."""
+        """Record an event on each pod that was not looked at yet and that nothing in this cluster can give GPUs."""
         if not self._unseen or self._shared.unready_reason() is not None:
             return
         unseen, self._unseen = self._unseen, {}
@@ -42,7 +42,9 @@ class AbsentVendors:
                 self._shared.events.record(pod, NO_ROOM, partial(self._text, pod), warning=True)
 
     def _text(self, pod: Pod) -> str:
-        """The text of the event; empty if the pod no longer waits, or a node has such GPUs."""
+        """The text of the event; empty if the pod no longer waits, or can get its GPUs."""
+        if text := self._by_class(pod):
+            return text
         state = self._shared.state
         if pod.metadata.uid not in state.waiting:
             return ""
@@ -55,6 +57,18 @@ class AbsentVendors:
             return ""
         have = f"its nodes have {' and '.join(present)} GPUs" if present else "no agent has published any GPU"
         return f"no node of this cluster has {request.vendor.row.title} GPUs, which {_names(request)} requests; {have}"
+
+    def _by_class(self, pod: Pod) -> str:
+        """The text if the pod requests devices of a class of ours: the webhook would have turned them into claims."""
+        classes = self._shared.settings.class_resources
+        for resource, amount in (each for _, one in containers_of(pod) for each in resources_of(one).items()):
+            if resource in classes and str(amount) != "0":
+                return (
+                    f"{resource}: only cotenant allocates these GPUs, and this pod came past its webhook, which turns"
+                    " such requests into ResourceClaims; create it again through the webhook, or name a claim of class"
+                    f" {classes[resource]}"
+                )
+        return ""
 
 
 def _names(request: PodRequest) -> str:

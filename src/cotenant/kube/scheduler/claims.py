@@ -8,7 +8,7 @@ as if it were alone; the others join it.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -61,14 +61,14 @@ class ClaimBook:
         *,
         enabled: bool,
         allow_privileged: bool = False,
-        converts: bool = False,
+        converted: Collection[str] = (),
         pace: Pace,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is called for each pod of a claim that has changed; `converts`: the webhook turns requests under
-        resources into claims."""
+        """`changed` is called for each pod of a claim that has changed; `converted`: the resources that the
+        webhook turns into claims."""
         self.enabled, self._changed, self._state = enabled, changed, state
-        self._allow_privileged, self._converts, self._errors = allow_privileged, converts, errors
+        self._allow_privileged, self._converted, self._errors = allow_privileged, converted, errors
 
         def report(text: str) -> None:
             errors.report("watch", text)
@@ -304,13 +304,13 @@ class ClaimBook:
         self._version += 1
         self._classes_version += 1
         name = (new or old or DeviceClass()).metadata.name
-        mapped = "" if new is None or self._converts else new.spec.extended_resource_name or ""
-        if new is not None and mapped and (name in OWN or names_our_driver(new)):
-            resource = printable(mapped[:80])
+        mapped = "" if new is None else new.spec.extended_resource_name or ""
+        if new is not None and mapped not in ("", *self._converted) and (name in OWN or names_our_driver(new)):
             self._errors.report(
                 f"device class {printable(name[:80])}",
-                f"maps the resource {resource} to these GPUs, which kube-scheduler cannot allocate; set"
-                " claims.convert, by which pods that request it get them by claims, or remove extendedResourceName",
+                f"maps the resource {printable(mapped[:80])} to these GPUs, which kube-scheduler cannot allocate, and"
+                " the webhook does not turn it into claims; set claims.convert and claims.extended-resources, or remove"
+                " extendedResourceName",
             )
         for key, claim in list(self._reflector.objects.items()):
             if name in class_names(claim.spec.devices):

@@ -185,7 +185,7 @@ class Scheduler:
             lambda: self.state,
             enabled=settings.claims.enabled,
             allow_privileged=settings.webhook.allow_privileged,
-            converts=settings.claims.convert,
+            converted=settings.converted_resources,
             pace=pace,
         )
         codec = replace(

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as KAI and Volcano have them, and NVIDIA's device plugin for MIG, become requests of the dialect `vgpu`.
+"""Requests as KAI and Volcano have them, NVIDIA's device plugin for MIG, and our device classes, become requests of the
+dialect `vgpu`.
 
 They are translated once, at admission, rather than read as dialects of their own: each further dialect adds resources
 to every node, and kube-scheduler compares all of them for every pod. The translation of a translated pod is the same
@@ -39,6 +40,7 @@ from cotenant.kube.codec.queueing import GANG, GANG_SIZE
 from cotenant.kube.codec.queueing import GROUP as COSCHEDULING_GROUP
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.settings import KubeSettings
+from cotenant.kube.webhook.device_classes import from_classes
 from cotenant.kube.webhook.review import Json, PodManifest
 from cotenant.wire.text import printable
 
@@ -47,9 +49,13 @@ _FRACTION = re.compile(r"[0-9]{0,3}\.?[0-9]{1,15}", re.ASCII)
 
 
 def translate(pod: Json, manifest: PodManifest, settings: KubeSettings) -> Json:
-    """The pod with requests of `vgpu` instead, if it is ours to place; InputError says what to write instead."""
+    """The pod with requests of `vgpu` instead, if it is ours to place; InputError says what to write instead.
+
+    A resource of a device class of ours is always ours.
+    """
     scheduler, ours = manifest.spec.scheduler_name, settings.scheduler
     vgpu = next((one for one in settings.codec().dialects if one.name == VGPU.name), None)
+    pod = from_classes(pod, vgpu, settings)  # any scheduler binds a pod with claims
     if vgpu is None or not ours.places(scheduler):
         return pod
     pod = _from_mig(_from_volcano(pod, vgpu), vgpu)
