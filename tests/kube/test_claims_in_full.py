@@ -312,6 +312,10 @@ def test_pods_that_share_a_claim_have_the_same_gpu_which_counts_once() -> None:
             server.merge(name, resized, "team")
             await until(lambda name=name: any("shares a ResourceClaim" in one for one in plane.events("ResizeRefused")))  # type: ignore[misc]
         assert given_by(server) == {first.held_by(0)[0].gpu: 18_000}, "both records are as before"
+        for name in ("one", "two"):  # which the last of them would get
+            server.merge(name, {"metadata": {"annotations": {RESIZE: None}}}, "team")
+        pods = plane.scheduler.watches.pods.objects
+        await until(lambda: not any(RESIZE in one.metadata.annotations for one in pods.values()))
         # the GPU is free only after the last of them
         plane.end("one")
         await until(lambda: len(state.allocations_on(second.node)) == 1)
