@@ -278,6 +278,9 @@ def test_a_slice_is_repaired_and_another_driver_of_the_same_card_is_told(engine:
     engine.cluster.post(f"{API}/resourceslices", foreign)
     told = wait_for("the report", lambda: report(engine).get("claims"))
     assert f"gpu.example.com publishes {CARD} too" in told
+    about = "involvedObject.kind=Node,reason=ClaimsProblem"
+    events = f"/api/v1/namespaces/default/events?fieldSelector={about}"
+    wait_for("the event", lambda: told in [one["message"] for one in engine.cluster.get(events)["items"]])
     engine.cluster.delete(f"{API}/resourceslices/foreign")
     wait_for("the end of it", lambda: "claims" not in report(engine))
 

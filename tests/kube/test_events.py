@@ -10,7 +10,15 @@ from typing import Any
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Limits
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.scheduler.events import MOST_QUEUED, NO_ROOM, PLACED, RESIZE_REFUSED, EventRecorder
+from cotenant.kube.api.objects import Metadata, Node
+from cotenant.kube.scheduler.events import (
+    CLAIMS_PROBLEM,
+    MOST_QUEUED,
+    NO_ROOM,
+    PLACED,
+    RESIZE_REFUSED,
+    EventRecorder,
+)
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.pods import pod
 
@@ -62,6 +70,22 @@ def test_an_event_names_pod_reason_and_reporter() -> None:
     assert event["involvedObject"]["uid"] == pod({}).metadata.uid
     assert (event["reason"], event["type"], event["count"]) == ("NoRoom", "Warning", 1)
     assert (event["metadata"]["namespace"], event["source"]["component"]) == ("team", "cotenant-scheduler")
+
+
+def test_an_event_on_a_node_is_in_the_default_namespace() -> None:
+    """Kubernetes accepts it nowhere else."""
+
+    async def story(desk: Desk) -> None:
+        there = Node(metadata=Metadata(name="n1", uid="node-uid"))
+        desk.recorder.record(there, CLAIMS_PROBLEM, "first", warning=True)
+        await desk.written("first")
+        desk.now = 31.0
+        desk.recorder.record(there, CLAIMS_PROBLEM, "again", warning=True)
+        await desk.written("again")
+
+    (event,) = play(story).events
+    about = {"apiVersion": "v1", "kind": "Node", "namespace": "", "name": "n1", "uid": "node-uid"}
+    assert (event["involvedObject"], event["metadata"]["namespace"], event["count"]) == (about, "default", 2)
 
 
 def test_the_same_reason_is_counted_on_in_one_event_and_only_after_a_while() -> None:

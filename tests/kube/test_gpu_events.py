@@ -7,6 +7,7 @@ from typing import cast
 
 from cotenant.core.isolation import Offer
 from cotenant.kube.api.objects import Node, Pod
+from cotenant.kube.codec.agent_report import REPORT, report_for
 from cotenant.kube.codec.inventory import CLOSED, ClosedGpu, closed_for, closed_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.scheduler.gpu_events import GpuEvents
@@ -41,7 +42,7 @@ class World:
         )
         self.events = GpuEvents(cast(Shared, fake))
 
-    def _record(self, pod: Pod, reason: str, text: str, *, warning: bool = False) -> None:
+    def _record(self, pod: Pod | Node, reason: str, text: str, *, warning: bool = False) -> None:
         self.said.append((pod.metadata.name, reason, text))
 
     def node(self, uuid: str = "", closed: ClosedGpu | None = None) -> Node:
@@ -73,6 +74,20 @@ def test_every_pod_on_a_faulty_gpu_is_told_and_no_other() -> None:
         ("plain", "GpuFault", f"GPU {SECOND} takes no new pods: this MIG instance was removed")
     ]
     assert [one[:2] for one in world.tells(world.node(SECOND, fault), world.node())] == [("plain", "GpuHealthy")]
+
+
+def test_an_operator_is_told_on_the_node_what_is_wrong_with_claims() -> None:
+    world = World()
+
+    def reporting(claims: str | None) -> Node:
+        return node(world.machine, annotations={REPORT: report_for("1.0", None, claims=claims)})
+
+    shared = "driver gpu.example.com publishes GPU-a too"
+    assert world.tells(reporting(None), reporting(shared)) == [("n1", "ClaimsProblem", shared)]
+    assert world.tells(reporting(shared), reporting(shared)) == []
+    assert world.tells(reporting(shared), reporting("another")) == [("n1", "ClaimsProblem", "another")]
+    assert [one[:2] for one in world.tells(reporting(shared), reporting(None))] == [("n1", "ClaimsFine")]
+    assert world.tells(reporting(None), node(world.machine, annotations={REPORT: "odd"})) == []
 
 
 def test_what_a_newer_agent_writes_is_about_no_gpu() -> None:

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes Events on pods, which `kubectl describe pod` shows: what the scheduler did with a pod, with numbers.
+"""Kubernetes Events, which `kubectl describe` shows: what the scheduler did with a pod, with numbers, and what is wrong
+with a node.
 
 Events are written in the background. If the API server does not accept one, only the event is lost.
 """
@@ -21,15 +22,15 @@ from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.api.objects import Metadata, Pod, time_text
+from cotenant.kube.api.objects import Metadata, Node, Pod, time_text
 from cotenant.wire.text import printable
 
 LONGEST_NOTE = 1000
 """characters; Kubernetes accepts 1,024 bytes in events.k8s.io/v1"""
 LONGEST_NAME = 200
-"""characters of the pod's name that begin the event's name, which may have 253 in all"""
+"""characters of the object's name that begin the event's name, which may have 253 in all"""
 EVERY_S = 30.0
-"""between two events on one pod for one reason, unless the text differs"""
+"""between two events on one object for one reason, unless the text differs"""
 SHARE = 9
 """pause after each write, as a multiple of the time the write took: binds matter more"""
 MOST_QUEUED = 5000
@@ -48,6 +49,10 @@ MPS_CLOSED, MPS_OPEN = "MpsClosed", "MpsOpen"
 GPU_FAULT, GPU_HEALTHY = "GpuFault", "GpuHealthy"
 RELEASED, GANG_WAITS, GANG_GIVEN_UP = "Released", "GangWaits", "GangGivenUp"
 QUEUED, HELD, HOLD_ENDED = "Queued", "Held", "HoldEnded"
+CLAIMS_PROBLEM, CLAIMS_FINE = "ClaimsProblem", "ClaimsFine"
+"""on nodes"""
+NODE_EVENTS = "default"
+"""the namespace of events on objects that have none"""
 
 
 class WrittenEvent(msgspec.Struct, frozen=True):
@@ -61,7 +66,7 @@ EVENTS = Kind("events", WrittenEvent)
 
 @dataclass(slots=True)
 class _Recent:
-    """The last event of one pod and reason."""
+    """The last event of one object and reason."""
 
     name: str
     count: int
@@ -72,7 +77,8 @@ class _Recent:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    pod: Metadata
+    kind: str
+    about: Metadata
     reason: str
     text: Text
     warning: bool
@@ -98,12 +104,13 @@ class EventRecorder:
         self._numbers = count()
         self._recent: OrderedDict[tuple[str, str], _Recent] = OrderedDict()
 
-    def record(self, pod: Pod, reason: str, text: Text, *, warning: bool = False) -> None:
-        """Queue an event on a pod. If the same one was queued less than `every_s` ago, only its count increases."""
-        key = (pod.metadata.uid, reason)
+    def record(self, on: Pod | Node, reason: str, text: Text, *, warning: bool = False) -> None:
+        """Queue an event on an object. If the same one was queued less than `every_s` ago, only its count increases."""
+        about = on.metadata
+        key = (about.uid, reason)
         recent = self._recent.get(key)
         if recent is None:
-            begins = pod.metadata.name[:LONGEST_NAME].rstrip("-.")
+            begins = about.name[:LONGEST_NAME].rstrip("-.")
             recent = self._recent[key] = _Recent(f"{begins}.{secrets.token_hex(8)}", 0, float("-inf"))
             if len(self._recent) > MOST_RECENT:
                 self._recent.popitem(last=False)
@@ -114,7 +121,7 @@ class EventRecorder:
         if now < recent.due and is_same:
             return
         try:
-            note = _Note(pod.metadata, reason, text, warning)
+            note = _Note("Node" if isinstance(on, Node) else "Pod", about, reason, text, warning)
             # Warnings first. A text that is made when it is written is not out of date if the event comes last.
             self._queue.put_nowait((not warning, not isinstance(text, str), next(self._numbers), note))
         except asyncio.QueueFull:
@@ -136,30 +143,30 @@ class EventRecorder:
             await asyncio.sleep((time.monotonic() - began) * SHARE)
 
     async def _write(self, note: _Note) -> None:
-        recent = self._recent.get((note.pod.uid, note.reason))
+        recent = self._recent.get((note.about.uid, note.reason))
         text = printable(note.text if isinstance(note.text, str) else note.text())[:LONGEST_NOTE]
         if recent is None or not text:  # dropped for newer events while it waited
             return
-        now = time_text(datetime.now(UTC))
+        now, namespace = time_text(datetime.now(UTC)), note.about.namespace or NODE_EVENTS
         if recent.written:
             again = {"count": recent.count, "lastTimestamp": now, "message": text}
             try:
-                await self._client.patch(EVENTS, recent.name, again, namespace=note.pod.namespace)
+                await self._client.patch(EVENTS, recent.name, again, namespace=namespace)
                 return
             except ApiError as error:
                 if error.status != 404:  # the server deletes events after an hour
                     raise
         recent.written = False
-        await self._client.create(EVENTS, self._event(note, text, recent, now), namespace=note.pod.namespace)
+        await self._client.create(EVENTS, self._event(note, text, recent, now), namespace=namespace)
         recent.written = True
 
     def _event(self, note: _Note, text: str, recent: _Recent, now: str) -> dict[str, object]:
-        pod = note.pod
-        about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        on = note.about
+        about = {"apiVersion": "v1", "kind": note.kind, "namespace": on.namespace, "name": on.name, "uid": on.uid}
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": recent.name, "namespace": pod.namespace},
+            "metadata": {"name": recent.name, "namespace": on.namespace or NODE_EVENTS},
             "involvedObject": about,
             "type": "Warning" if note.warning else "Normal",
             "reason": note.reason,
