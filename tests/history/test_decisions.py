@@ -11,7 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Gpu, Job, Machine, Placement, Slot
@@ -101,6 +104,33 @@ def test_lines_are_written_soon_though_nobody_waits_for_them(tmp_path: Path) -> 
     with engine_in(FolderSegments(tmp_path / "d")) as engine:
         engine.place(2, wait=False)
         wait_until(lambda: any(b"j-2" in file.read_bytes() for file in (tmp_path / "d").iterdir()))
+
+
+@given(
+    names=st.sets(st.sampled_from([f"n{i}" for i in range(6)]), min_size=1),
+    offered=st.none() | st.frozensets(st.sampled_from([f"n{i}" for i in range(8)])),
+)
+def test_the_nodes_that_were_not_considered_are_known_and_the_shorter_list_is_written(
+    names: set[str], offered: frozenset[str] | None
+) -> None:
+    cluster = Cluster.of([Machine(name=name, gpus=(Gpu(uuid=name, type="T4"),)) for name in sorted(names)])
+    with engine_in(MemorySegments()) as engine:
+        engine.recorder.decided(
+            Considered(
+                at=1.0,
+                policy=POLICY,
+                job=Job(id="j-1", demand=SMALL),
+                cluster=cluster,
+                slots=(),
+                closed=("reserved",),
+                offered=offered,
+            )
+        )
+        lines = list(engine.recorder.lines())
+        ((_, decision, _),) = recorded_decisions(lines, "")
+        line = msgspec.json.decode(lines[-1])
+    assert set(decision.closed) == {"reserved"} | (set() if offered is None else names - offered)
+    assert len(line.get("offered", ())) + len(line["closed"]) - 1 <= len(names) // 2
 
 
 def test_more_lines_than_may_wait_are_left_out_and_the_next_part_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,7 @@ class DecisionRecorder:
         assert before is not None
         changed = _changed(before, cluster)
         mix = one.policy.known.mix
+        offered, left_out = _shorter(one.offered, cluster)
         line = Decided(
             at=Seconds(one.at),
             job=one.job,
@@ -190,8 +191,8 @@ class DecisionRecorder:
                 RecordedNode(machine=node.machine, tenants=node.tenants) for node in map(cluster.node, changed)
             ),
             gone=tuple(sorted(set(before.names) - set(cluster.names))) if before.names is not cluster.names else (),
-            offered=None if one.offered is None else tuple(sorted(one.offered & set(cluster.names))),
-            closed=tuple(one.closed),
+            offered=offered,
+            closed=(*one.closed, *left_out),
             waits=one.waits,
             crowding=one.crowding,
             mix=None if mix is self._mix else specs(mix),
@@ -215,6 +216,17 @@ def _changed(before: Cluster, now: Cluster) -> list[str]:
     return [
         name for name in now.names if name not in before.index or before.node(name).version != now.node(name).version
     ]
+
+
+def _shorter(offered: frozenset[str] | None, cluster: Cluster) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The nodes that were considered, or all others, whichever are fewer: most pods are offered almost all nodes."""
+    if offered is None:
+        return None, ()
+    there = cluster.index.keys()
+    left_out = there - offered
+    if 2 * len(left_out) <= len(there):
+        return None, tuple(sorted(left_out))
+    return tuple(sorted(offered & there)), ()
 
 
 def begins_part(line: bytes) -> bool:

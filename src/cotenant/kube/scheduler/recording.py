@@ -209,7 +209,7 @@ def _considered(
         cluster=view.cluster,
         slots=slots,
         crowding=crowding,
-        offered=None if view.open_nodes(offered) is None else offered & view.nodes,
+        offered=view.open_nodes(offered),
     )
 
 
