@@ -814,6 +814,20 @@ def test_containers_must_use_claims_as_a_whole(containers: list[list[str]], sent
     play(story, CLAIMS)
 
 
+def test_a_pod_that_names_a_claim_twice_is_told_to_name_it_once() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(2, 16_000))
+        add_claim(server, "one", spec_of("1Gi"))
+        twice = [{"name": name, "resourceClaimName": "one"} for name in ("gpu", "again")]
+        add_pod(server, "one", resourceClaims=twice)
+        await waits(plane, "one", "the claims gpu and again of the pod are both ResourceClaim one; name it once")
+        add(server, "fine", "1Gi")
+        await decided(server, "fine")
+
+    play(story, CLAIMS)
+
+
 def test_a_claim_that_was_made_again_under_its_name_is_not_that_of_the_running_pod() -> None:
     async def story(plane: ControlPlane) -> None:
         server = plane.server

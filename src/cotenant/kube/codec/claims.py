@@ -61,6 +61,17 @@ def claims_of(pod: Pod, find: FindClaim, find_class: FindClass) -> dict[str, Res
     return found
 
 
+def check_named_once(claims: Mapping[str, ResourceClaim]) -> None:
+    """InputError if a pod, by whose names these are, names a claim twice: it has its GPUs once."""
+    first: dict[str, str] = {}
+    for name, claim in claims.items():
+        if (other := first.setdefault(claim.metadata.uid, name)) != name:
+            raise InputError(
+                f"the claims {_short(other)} and {_short(name)} of the pod are both ResourceClaim"
+                f" {_short(claim.metadata.name)}; name it once, and let all its containers use that name"
+            )
+
+
 def claimed_by(pod: Pod, claims: Mapping[str, ResourceClaim], read: Callable[[ResourceClaim], ClaimRequest]) -> Claimed:
     """What containers request by these claims of their pod; InputError if a claim cannot be satisfied.
 

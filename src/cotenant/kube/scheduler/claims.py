@@ -32,7 +32,7 @@ from cotenant.kube.codec.claim_requests import (
     read_claim,
 )
 from cotenant.kube.codec.claimed import Claimed, ClaimPart
-from cotenant.kube.codec.claims import claim_names, claimed_by, claims_of
+from cotenant.kube.codec.claims import check_named_once, claim_names, claimed_by, claims_of
 from cotenant.kube.codec.devices import attributes_of
 from cotenant.kube.codec.isolation import ISOLATION, wish_of
 from cotenant.kube.codec.node_matching import MOST_CONDITIONS, has_too_many
@@ -167,6 +167,7 @@ class ClaimBook:
                 f"its node selector, node affinity and tolerations have more than {MOST_CONDITIONS} conditions, which"
                 " is the most for a pod with ResourceClaims to GPUs; write fewer"
             )
+        check_named_once(claims)
         found = claimed_by(pod, claims, self._request_of)
         if not self._allow_privileged:
             _check_privileges(pod, claims, found)
