@@ -14,7 +14,9 @@ from cotenant.kube.codec.gpushare import GPUSHARE, IADEEP
 from cotenant.kube.codec.keys import PREFIX
 from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.codec.vgpu import VGPU
+from tests.docs.test_commands import COMMANDS, command_of, options_of
 from tests.tables import tables_of
+from tools.reference.chart import reference
 from tools.reference.parity import ROOT, VERDICTS, Row, rows
 
 ROWS = [row for listed in rows().values() for row in listed]
@@ -55,6 +57,18 @@ def test_every_resource_of_these_systems_has_a_row(dialect: Dialect) -> None:
     text = (ROOT / "docs/reference/parity.md").read_text()
     names = [name for name in dialect.resources if not name.startswith(f"{PREFIX}/")]
     assert [name for name in names if re.sub(r"^cambricon.com/(mlu370[.])?", "", name) not in text] == []
+
+
+def test_options_and_values_that_a_row_names_exist() -> None:
+    options = {name for one in COMMANDS for option in options_of(command_of(one)) for name in option.opts}
+    values = set(re.findall(r"^\| `([^`]+)`", reference(), re.MULTILINE))
+    unknown = []
+    for row in ROWS:
+        unknown += [name for name in re.findall(r"`(--[a-z-]+)", row.note) if name not in options]
+        for named in re.findall(r"\bvalues? ((?:`[^`]+`(?:, | and )?)+)", row.note):
+            chosen = (name.partition("=")[0].removesuffix(".*") for name in re.findall(r"`([^`]+)`", named))
+            unknown += [name for name in chosen if name not in values]
+    assert unknown == []
 
 
 def test_features_are_listed_once() -> None:
