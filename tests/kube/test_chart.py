@@ -24,6 +24,7 @@ from cotenant.kube.install.chart import (
     checked_values,
     installed_objects,
     merged_values,
+    newest,
     parse_assignment,
     rendered,
     without_removal,
@@ -35,6 +36,7 @@ from cotenant.kube.install.template import TemplateError, Templates
 from cotenant.kube.install.template_functions import FUNCTIONS
 from cotenant.kube.install.values import Values
 from cotenant.kube.settings import parse_settings
+from cotenant.wire.migration import Step
 from tests.cli.command import refusal
 from tests.cluster import firewall
 from tests.cluster.binaries import CannotBuildError, helm
@@ -557,6 +559,22 @@ def test_later_values_are_above_earlier_ones_and_null_removes_a_default(tmp_path
     first.write_text("[1]")
     with pytest.raises(InputError, match=r"1.yaml: expected a map of values"):
         merged_values([first])
+
+
+def test_settings_of_older_versions_become_those_of_the_newest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = Step("`order` is now `queue.order`", lambda old: {"queue": {"order": old["order"]}})
+    values, settings = tmp_path / "values.yaml", tmp_path / "settings.yaml"
+    settings.write_text("order: fair\n")
+    values.write_text("settings: {version: 2, queue: {backfill: false}}\n")
+    said = merged_values([values], settings=settings, migrations=[step])
+    assert said["settings"] == {"version": 2, "queue": {"order": "fair", "backfill": False}}
+    assert newest(said, "what is installed", [step]) == said
+    told = f"{settings}: settings: version 1 is read as version 2: `order` is now `queue.order`\n"
+    assert capsys.readouterr().err == told
+    with pytest.raises(InputError, match=r"values.yaml: settings: version 2 is newer than this cotenant"):
+        merged_values([values])
 
 
 def test_nothing_that_is_rendered_is_random() -> None:

@@ -4,6 +4,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,9 @@ from cotenant.kube.api.names import DEFAULT_NAMESPACE, NAMESPACE, OUR_LABELS, Js
 from cotenant.kube.install.template import Templates
 from cotenant.kube.install.template_functions import FUNCTIONS, LOADER
 from cotenant.kube.install.values import Values, check_present, explained
-from cotenant.kube.settings import MOST_BYTES, parse_settings
+from cotenant.kube.settings import MIGRATIONS, MOST_BYTES, parse_settings
 from cotenant.wire.codec import read_bounded
+from cotenant.wire.migration import FIRST, Step, migrate
 
 RELEASE = "cotenant"
 SERVICE = "cotenant"
@@ -65,12 +67,17 @@ def chart_folder() -> Path:
     raise InputError("this installation of cotenant contains no chart; install the package with pip")
 
 
-def merged_values(files: Iterable[Path] = (), assignments: Iterable[str] = (), settings: Path | None = None) -> Json:
+def merged_values(
+    files: Iterable[Path] = (),
+    assignments: Iterable[str] = (),
+    settings: Path | None = None,
+    migrations: Sequence[Step] = MIGRATIONS,
+) -> Json:
     """Return what a settings file, files of values and assignments `a.b=c` say, without defaults. The later is above
-    the earlier."""
-    said: Json = {} if settings is None else {"settings": _read_values(settings)}
+    the earlier, and settings are those of the newest version."""
+    said: Json = {} if settings is None else newest({"settings": _read_values(settings)}, settings, migrations)
     for file in files:
-        said = merged(said, _read_values(file))
+        said = merged(said, newest(_read_values(file), file, migrations))
     for assignment in assignments:
         said = merged(said, parse_assignment(assignment))
     return said
@@ -194,6 +201,19 @@ def _read_values(file: Path) -> Json:
     if found is not None and not isinstance(found, dict):
         raise InputError(f"values {file}: expected a map of values")
     return found or {}
+
+
+def newest(values: Json, what: object, migrations: Sequence[Step] = MIGRATIONS) -> Json:
+    """Return values with their settings in the newest version; templates and the schema know no other."""
+    settings = values.get("settings")
+    if not isinstance(settings, dict):
+        return values
+    try:
+        content = migrate(settings, migrations, lambda line: print(f"{what}: settings: {line}", file=sys.stderr))
+    except InputError as error:
+        raise InputError(f"{what}: settings: {error}") from None
+    version = {"version": FIRST + len(migrations)} if migrations else {}
+    return {**values, "settings": {**version, **content}}
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any], *, defaults_end: bool = False) -> Json:

@@ -31,6 +31,7 @@ from cotenant.kube.install.chart import (
     installed_objects,
     merged,
     namespace_object,
+    newest,
     rendered,
 )
 from cotenant.kube.install.cleaning import clean_nodes
@@ -135,7 +136,7 @@ async def plan_upgrade(client: Client, said: Mapping[str, Any], *, reset: bool =
     installed = await found(client, INVENTORY)
     if installed is None:
         raise InputError(f"cotenant is not installed in namespace {NAMESPACE}: `cotenant kube install` installs it")
-    values = said if reset else merged(json.loads(installed.data["values"]), said)
+    values = said if reset else merged(newest(json.loads(installed.data["values"]), "installed values"), said)
     plan = await _plan(client, values, upgrade=True)
     kept = {Key.of(one) for one in plan.objects}
     removed = [key for key in listed_keys(installed) if key not in kept]
