@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 from unittest.mock import AsyncMock, Mock, patch
 
+import msgspec
 import pytest
 
 from cotenant.core.model import Gpu, Machine, Reason
@@ -19,13 +20,14 @@ from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, decode_record
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, SHARED, WHOLE, device_name
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
-from cotenant.kube.codec.isolation import ISOLATION
+from cotenant.kube.codec.isolation import ISOLATION, Isolation
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.scheduler import allowances, bypassing
 from cotenant.kube.scheduler.allowances import Allowances
 from cotenant.kube.scheduler.claims import MOST_AT_ONCE
 from cotenant.kube.scheduler.resize import RESIZE
+from cotenant.kube.settings import Defaults
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer
 from tests.kube.control_plane import ControlPlane, given_by, play, until
@@ -550,7 +552,21 @@ def test_a_pod_that_wishes_for_other_enforcement_than_the_users_of_a_claim_waits
         add_pod(server, "late", claim="shared", annotations={ISOLATION: "preload"})
         await waits(plane, "late", "is in use by pod free, whose limits are not enforced")
 
-    play(story, CLAIMS)
+    play(story, msgspec.structs.replace(CLAIMS, defaults=Defaults(isolation=Isolation.OPTIONAL)))
+
+
+def test_where_no_limits_are_enforced_a_pod_that_says_so_joins_a_claim() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await with_nodes(plane, n1=(1, 16_000))
+        add_claim(server, "shared", spec_of("9000Mi"))
+        add_pod(server, "first", claim="shared")
+        await decided(server, "first")
+        for wish in ("none", "preload"):
+            add_pod(server, wish, claim="shared", annotations={ISOLATION: wish})
+            await decided(server, wish)
+
+    play(story, msgspec.structs.replace(CLAIMS, defaults=Defaults(isolation=Isolation.NONE)))
 
 
 def test_many_pods_of_one_claim_are_not_all_read_again_for_each_of_them() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-from cotenant.core.isolation import Rung
 from cotenant.core.model import ContainerKind
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MilliGpu
 from cotenant.errors import InputError
@@ -34,7 +33,7 @@ from cotenant.kube.codec.claim_requests import (
 from cotenant.kube.codec.claimed import Claimed, ClaimPart
 from cotenant.kube.codec.claims import check_named_once, claim_names, claimed_by, claims_of
 from cotenant.kube.codec.devices import attributes_of
-from cotenant.kube.codec.isolation import ISOLATION, wish_of
+from cotenant.kube.codec.isolation import ISOLATION, Isolation, is_enforced, wish_of
 from cotenant.kube.codec.node_matching import MOST_CONDITIONS, has_too_many
 from cotenant.kube.codec.privileges import check_privileges
 from cotenant.kube.codec.request import MEMORY
@@ -60,14 +59,15 @@ class ClaimBook:
         state: Callable[[], ClusterState],
         *,
         enabled: bool,
+        isolation: Callable[[str], Isolation],
         allow_privileged: bool = False,
         converted: Collection[str] = (),
         pace: Pace,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is called for each pod of a claim that has changed; `converted`: the resources that the
-        webhook turns into claims."""
-        self.enabled, self._changed, self._state = enabled, changed, state
+        """`changed` is called for each pod of a claim that has changed; `isolation` returns who decides in a namespace
+        whether limits are enforced; `converted`: the resources that the webhook turns into claims."""
+        self.enabled, self._changed, self._state, self._isolation = enabled, changed, state, isolation
         self._allow_privileged, self._converted, self._errors = allow_privileged, converted, errors
 
         def report(text: str) -> None:
@@ -221,7 +221,7 @@ class ClaimBook:
                     f"{what}: pod {pod.metadata.name} uses it together with other claims to GPUs; a claim that pods"
                     " share must be the only one of its containers"
                 )
-            _check_enforcement(joining, pod, what)
+            _check_enforcement(joining, pod, what, self._isolation(about.namespace))
             return record
         users = self._pods.get(key, {})
         unknown = [one.name for one in claim.status.reserved_for if one.uid != uid and one.uid not in users]
@@ -396,15 +396,15 @@ def _check_privileges(pod: Pod, claims: Mapping[str, ResourceClaim], found: Clai
             )
 
 
-def _check_enforcement(joining: Pod, user: Pod, what: str) -> None:
+def _check_enforcement(joining: Pod, user: Pod, what: str, allowed: Isolation) -> None:
     """InputError if a pod wishes for limits, or for none, unlike a pod whose claim it would share. A claim has one set
     of limits: those of its oldest pod."""
     wish = wish_of(joining.metadata.annotations)
-    is_unlimited = user.metadata.annotations.get(ISOLATION, "").strip() == Rung.NONE
-    if wish is not None and (wish is Rung.NONE) != is_unlimited:
+    is_limited = is_enforced(user.metadata.annotations, allowed)
+    if wish is not None and is_enforced(joining.metadata.annotations, allowed) is not is_limited:
         raise InputError(
             f"annotation {ISOLATION}: {wish}: {what} is in use by pod {user.metadata.name}, whose limits are"
-            f" {'not ' * is_unlimited}enforced; remove it"
+            f" {'' if is_limited else 'not '}enforced; remove it"
         )
 
 

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from socket import gethostname
@@ -39,7 +40,7 @@ from cotenant.kube.api.server import (
     listen,
     serve_all,
 )
-from cotenant.kube.codec.settings import Settings
+from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.scheduler.absent import AbsentVendors
 from cotenant.kube.scheduler.admitting import NodeAdmission
 from cotenant.kube.scheduler.allocator import ClaimAllocator
@@ -178,16 +179,7 @@ class Scheduler:
         self.errors, self.profiles, self.calls = errors, Profiles(settings.defaults.memory_margin), Calls()
         ladder = Ladder(settings.isolation, lambda: self.state)
         self.admission = NodeAdmission()
-        self.claims = ClaimBook(
-            client,
-            errors,
-            self._claim_changed,
-            lambda: self.state,
-            enabled=settings.claims.enabled,
-            allow_privileged=settings.webhook.allow_privileged,
-            converted=settings.converted_resources,
-            pace=pace,
-        )
+        self.claims = self._make_claims(client, settings, pace)
         codec = replace(
             settings.codec(),
             measured_memory=self.profiles.memory_of,
@@ -229,6 +221,19 @@ class Scheduler:
         }
         self.trust = WebhookTrust(client, errors) if await_webhook else None
         self.metrics = SchedulerMetrics(shared=shared, lengths=lengths, lags=self.watches.lags)
+
+    def _make_claims(self, client: Client, settings: KubeSettings, pace: Pace) -> ClaimBook:
+        return ClaimBook(
+            client,
+            self.errors,
+            self._claim_changed,
+            lambda: self.state,
+            enabled=settings.claims.enabled,
+            isolation=partial(isolation_in, settings=settings.codec()),
+            allow_privileged=settings.webhook.allow_privileged,
+            converted=settings.converted_resources,
+            pace=pace,
+        )
 
     def _make_placer(self, settings: KubeSettings, codec: Settings) -> Placer:
         part = settings.scheduler
