@@ -49,7 +49,10 @@ def conditions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of the working tree, with `+` if files differ from it; `unknown` outside of a git repository."""
+    """The commit of the working tree, with `+` if files differ from it; `unknown` outside of a git repository.
+
+    It need not stay in the history: a commit that is rebased or amended later has another ID.
+    """
     if not (head := _git("rev-parse", "--short=12", "HEAD")):
         return "unknown"
     return f"{head}+" if _git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED) else head
