@@ -106,8 +106,9 @@ def test_what_a_lost_run_left_behind_is_removed_while_others_are_served(tmp_path
 
 def test_a_lost_run_that_was_not_cleaned_up_before_the_end_is_left_to_the_next_daemon(tmp_path: Path) -> None:
     jobs = [f"j-{number:06d}" for number in range(1, 4)]
-    go, said = tmp_path / "go", tmp_path / "said"
-    removal = f"while ! [ -e {go} ]; do sleep 0.05; done; echo removed >> {said}"
+    go, begun, said = tmp_path / "go", tmp_path / "begun", tmp_path / "said"
+    begun.write_text("")
+    removal = f"echo >> {begun}; while ! [ -e {go} ]; do sleep 0.05; done; echo removed >> {said}"
     spec = Spec(["x"], "/", {"PATH": os.environ["PATH"]}, after=["sh", "-c", removal])
     for job in jobs:
         started(tmp_path / job / "1")
@@ -126,7 +127,9 @@ def test_a_lost_run_that_was_not_cleaned_up_before_the_end_is_left_to_the_next_d
         runs.changed.subscribe(seen)
         for job in jobs:
             runs.look(job, 1)
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            while len(begun.read_text()) < 2:
+                await asyncio.sleep(0.01)
         runs.close()  # two are under way, and the third one waits for a thread
         await asyncio.sleep(0.1)
         assert reports == []
