@@ -12,6 +12,7 @@ from types import MappingProxyType
 from cotenant.core.model import Container, ContainerKind
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu, Percent
 from cotenant.errors import InputError
+from cotenant.kube.api.objects import PodContainer, resources_of
 from cotenant.kube.codec.dialect import GIB, Dialect
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import MOST_GPUS, MOST_MEMORY, Settings
@@ -120,6 +121,20 @@ def amounts_of(
                 known.clear()
             known[key] = found
     return found
+
+
+def amounts_in(
+    container: PodContainer,
+    kind: ContainerKind,
+    labels: Mapping[str, str],
+    settings: Settings,
+    measured: MiB | None = None,
+) -> Amounts | None:
+    """The same of a container; InputError names it."""
+    try:
+        return amounts_of(resources_of(container), kind, settings, labels, measured)
+    except InputError as error:
+        raise InputError(f"container {printable(container.name[:80])}: {error}") from None
 
 
 def _amounts_of(

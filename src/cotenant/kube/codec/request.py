@@ -19,8 +19,9 @@ from cotenant.core.sharing.latency import LEAST_SHARE
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
-from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
-from cotenant.kube.codec.amounts import AUTO, Amounts, amounts_of, has_gpu_alone
+from cotenant.kube.api.objects import Pod, containers_of
+from cotenant.kube.codec.amounts import Amounts, amounts_in, has_gpu_alone
+from cotenant.kube.codec.automatic_memory import MEMORY, measured_memory, placed_automatic
 from cotenant.kube.codec.claimed import NOTHING_CLAIMED, Claimed, ClaimPart
 from cotenant.kube.codec.constraints import constraints_of
 from cotenant.kube.codec.dialect import Dialect
@@ -29,7 +30,7 @@ from cotenant.kube.codec.isolation import ISOLATION, is_enforced, wish_of
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.moved import AMOUNTS, containers_with_amounts
 from cotenant.kube.codec.objective import LATENCY, objective_of
-from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, MeasuredMemory, Settings, Unmeasured, isolation_in
+from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings, isolation_in
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
 
 NUMBERS = own_key("containers")
 """Annotation: the names of all containers at admission; the number of a container is its place in this list."""
-MEMORY = own_key("memory")
-"""Annotation: the memory is that of the workload's profile."""
-UNKNOWN_HERE = MeasuredMemory(MiB(1))
-"""Stands for an amount that only the scheduler knows: part of a GPU, however much."""
 MOST_CONTAINERS = 100
 """Containers with GPUs."""
 MOST_PRIORITY = 1_000_000_000
@@ -100,7 +97,7 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     """The request of a pod; InputError says in a sentence what to write instead."""
     labels = pod.metadata.labels
     wanting = {
-        container.name: _amounts(container, kind, labels, settings)
+        container.name: amounts_in(container, kind, labels, settings)
         for kind, container in containers_with_amounts(pod, settings)
     }
     claimed = NOTHING_CLAIMED
@@ -142,7 +139,7 @@ def _request_for(
     _check_elastic(pod, containers, constraints, settings if claimed and not pod.spec.node_name else None)
     if containers and (MEMORY in pod.metadata.annotations or any(one.automatic for one in containers)):
         if pod.spec.node_name:  # its assignment says how much it has
-            containers = [_placed_automatic(pod, one, settings) for one in containers]
+            containers = [placed_automatic(pod, one, settings) for one in containers]
         else:
             containers, note = measured_memory(pod, containers, constraints.workload, settings)
         # A profile says MiB. The unit must not depend on whether there is one: it may come or go while the pod runs.
@@ -268,31 +265,6 @@ def _check_elastic(
         raise InputError(f"{what}: the compute of a pod with annotation {LATENCY} follows its latencies; remove one")
 
 
-def measured_memory(
-    pod: Pod, containers: Sequence[ContainerRequest], workload: str | None, settings: Settings
-) -> tuple[list[ContainerRequest], str]:
-    """The containers with the memory that the profile of their workload says, and one sentence on it."""
-    only, what = _checked_automatic(pod, containers, workload)
-    assert workload is not None
-    known = UNKNOWN_HERE if settings.measured_memory is None else settings.measured_memory(workload)
-    name = printable(workload[:80])
-    if known is None:
-        own = only.amounts.container
-        if own.memory_percent != WHOLE_MEMORY:
-            return [*containers], f"no profile of {name} says how much memory it needs, so it gets what it states"
-        if settings.unmeasured is Unmeasured.REFUSE:
-            raise InputError(
-                f"{what}: no profile of {name} says how much memory it needs; state an amount {_where(only)}, which"
-                " counts until there is a profile"
-            )
-        alone = replace(own, compute=own.compute or WHOLE_GPU)
-        only = replace(only, amounts=replace(only.amounts, container=alone))
-        return [only], f"no profile of {name} says how much memory it needs, so it gets a whole GPU"
-    amounts = _measured(pod, only, known.memory, settings)
-    whole = "" if known.all_of is None else f", which is all that a GPU of type {printable(known.all_of[:80])} has"
-    return [replace(only, amounts=amounts)], f"it gets {known.memory} MiB by the profile of {name}{whole}"
-
-
 def placed_request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     """The request of a placed pod, also if a label or an annotation was changed since to what would be refused: then
     only what cannot be changed counts. InputError if its resources are not known here."""
@@ -302,50 +274,6 @@ def placed_request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
         kept = {key: value for key, value in pod.metadata.annotations.items() if key in (NUMBERS, AMOUNTS)}
         metadata = msgspec.structs.replace(pod.metadata, labels={}, annotations=kept)
         return request_of(msgspec.structs.replace(pod, metadata=metadata), settings)
-
-
-def _placed_automatic(pod: Pod, one: ContainerRequest, settings: Settings) -> ContainerRequest:
-    """A container of a placed pod that left its memory to a profile. No amount does not mean the whole GPU, so it
-    claims the compute that it states."""
-    measured = _measured(pod, one, UNKNOWN_HERE.memory, settings)
-    stated = replace(one.amounts.container, compute=measured.container.compute)
-    return replace(one, amounts=replace(one.amounts, container=stated))
-
-
-def _measured(pod: Pod, one: ContainerRequest, memory: MiB, settings: Settings) -> Amounts:
-    """The amounts of a container with so much memory."""
-    if one.claim:
-        return replace(one.amounts, container=replace(one.amounts.container, memory=memory, memory_percent=None))
-    kind, container = next(found for found in containers_with_amounts(pod, settings) if found[1].name == one.name)
-    amounts = _amounts(container, kind, pod.metadata.labels, settings, memory)
-    assert amounts is not None
-    return amounts
-
-
-def _where(one: ContainerRequest) -> str:
-    """Where its author can state an amount."""
-    return "in the parameters of its ResourceClaim" if one.claim else "under resources"
-
-
-def _checked_automatic(
-    pod: Pod, containers: Sequence[ContainerRequest], workload: str | None
-) -> tuple[ContainerRequest, str]:
-    """The only container of a pod that leaves its memory to a profile, and what says so; InputError if it cannot."""
-    written = pod.metadata.annotations.get(MEMORY)
-    text, what = (AUTO, "ResourceClaim") if written is None else (written.strip(), f"annotation {MEMORY}")
-    if text != AUTO:
-        raise InputError(f"{what}: {printable(text[:40])!r}, expected {AUTO}; write an amount {_where(containers[0])}")
-    if workload is None:
-        raise InputError(f"{what}: {AUTO} needs the annotation {own_key('workload')}, which says whose profile counts")
-    if len(containers) != 1 or containers[0].amounts.container.gpus != 1:
-        raise InputError(f"{what}: {AUTO} is for pods with 1 GPU in 1 container: only these are measured")
-    dialect = containers[0].amounts.dialect
-    if dialect.memory is None:
-        raise InputError(f"{what}: {dialect.count} is for whole GPUs; use a resource that states memory")
-    only = containers[0]
-    if only.claim and not only.automatic and only.amounts.container.memory_percent == WHOLE_MEMORY:
-        raise InputError(f"{what}: the device class of its ResourceClaim is for whole GPUs; name another class")
-    return only, what
 
 
 def _on_rung(
@@ -427,19 +355,6 @@ def _on_instances(containers: list[ContainerRequest], profile: str) -> list[Cont
             replace(one, amounts=replace(one.amounts, container=replace(amounts, mig=profile, compute=compute)))
         )
     return found
-
-
-def _amounts(
-    container: PodContainer,
-    kind: ContainerKind,
-    labels: Mapping[str, str],
-    settings: Settings,
-    measured: MiB | None = None,
-) -> Amounts | None:
-    try:
-        return amounts_of(resources_of(container), kind, settings, labels, measured)
-    except InputError as error:
-        raise InputError(f"container {printable(container.name[:80])}: {error}") from None
 
 
 def container_names(pod: Pod) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ from cotenant.core.units import parse_memory, parse_percent, parse_profile
 from cotenant.errors import InputError
 from cotenant.kube.api.names import Json
 from cotenant.kube.codec.amounts import AUTO
+from cotenant.kube.codec.automatic_memory import MEMORY
 from cotenant.kube.codec.constraints import PROFILE
 from cotenant.kube.codec.isolation import ISOLATION
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.policy import POLICY
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, MOST_MEMBERS
-from cotenant.kube.codec.request import MEMORY
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.deploy.objects import JOB, RUN, labelled
 from cotenant.kube.deploy.pods import Volume, check_image, check_name, container, pod_spec

@@ -22,6 +22,7 @@ from cotenant.kube.api.claims import DeviceClass, ResourceClaim
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.annotations import rung_of
 from cotenant.kube.codec.assignment import Record, Share, staying, valid_record
+from cotenant.kube.codec.automatic_memory import MEMORY
 from cotenant.kube.codec.claim_requests import DRIVER, ClaimRequest, Surroundings, read_claim
 from cotenant.kube.codec.claimed import Claimed
 from cotenant.kube.codec.claims import claimed_by, claims_of
@@ -29,7 +30,7 @@ from cotenant.kube.codec.devices import attributes_of
 from cotenant.kube.codec.grants import GrantReport, grants_of
 from cotenant.kube.codec.inventory import NOT_KNOWN, MemoryInUse, machine_type, used_of
 from cotenant.kube.codec.isolation import is_enforced
-from cotenant.kube.codec.request import MEMORY, PodRequest, request_of
+from cotenant.kube.codec.request import PodRequest, request_of
 from cotenant.kube.codec.selecting import Fleet
 from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.settings import KubeSettings

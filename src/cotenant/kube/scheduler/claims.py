@@ -21,6 +21,7 @@ from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod, containers_of, has_ended
 from cotenant.kube.api.reflector import Key, Pace, Reflector, older
 from cotenant.kube.codec.assignment import RECORD, Record, valid_record
+from cotenant.kube.codec.automatic_memory import MEMORY
 from cotenant.kube.codec.claim_requests import CLASSES as OWN
 from cotenant.kube.codec.claim_requests import (
     DRIVER,
@@ -36,7 +37,6 @@ from cotenant.kube.codec.devices import attributes_of
 from cotenant.kube.codec.isolation import ISOLATION, Isolation, is_enforced, wish_of
 from cotenant.kube.codec.node_matching import MOST_CONDITIONS, has_too_many
 from cotenant.kube.codec.privileges import check_privileges
-from cotenant.kube.codec.request import MEMORY
 from cotenant.kube.codec.selecting import Fleet
 from cotenant.kube.scheduler.allowances import Allowances
 from cotenant.kube.state.cluster import ClusterState

@@ -21,9 +21,10 @@ from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, is_unschedulable, moment_of
 from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.automatic_memory import MEMORY
 from cotenant.kube.codec.claims import is_decided
 from cotenant.kube.codec.queueing import Gang, attained_of, estimate_of, gang_of, gates_of_others, hold_of, is_gated
-from cotenant.kube.codec.request import MEMORY, request_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.gangs import (

@@ -12,10 +12,11 @@ from cotenant.kube.api.names import MUTATE
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, decode_object, resources_of
 from cotenant.kube.api.server import Reply, Route, Routes
 from cotenant.kube.codec.annotations import foreign_records, without_assignment
+from cotenant.kube.codec.automatic_memory import MEMORY
 from cotenant.kube.codec.guaranteed import limits_annotations
 from cotenant.kube.codec.moved import AMOUNTS, with_amounts_back, with_amounts_moved
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of, hold_in
-from cotenant.kube.codec.request import MEMORY, NUMBERS, PodRequest, container_names, request_of, unenforced
+from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.settings import DEFAULT_SCHEDULER, KubeSettings, has_label
