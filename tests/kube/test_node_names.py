@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.kube.scheduler.node_names import LONGEST, MOST_KNOWN, KnownNames, NodeNames, fingerprint_of, new_keys
+from cotenant.kube.scheduler.node_names import (
+    LONGEST,
+    MOST_KNOWN,
+    KnownNames,
+    NodeNames,
+    Overlaps,
+    fingerprint_of,
+    new_keys,
+)
 from cotenant.kube.scheduler.protocol import NodeQuery, decode_args
 
 NAMES = st.lists(st.text("abc-0.1", min_size=0, max_size=LONGEST), min_size=1, max_size=40)
@@ -112,3 +120,14 @@ def test_few_sets_are_remembered() -> None:
     assert known.get(prints[1]) is None
     known.add(None, NodeNames.of(("a",)))
     assert known.get(None) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30), st.data())
+def test_overlaps_are_right_whatever_is_remembered(asked: list[tuple[int, int]], data: st.DataObject) -> None:
+    sets = [data.draw(st.frozensets(st.sampled_from("abcdef"))) for _ in range(10)]
+    overlaps = Overlaps()
+    for one, other in asked:
+        answer = overlaps.of(sets[one], sets[other])
+        assert answer == sets[one] & sets[other]
+        assert overlaps.of(sets[one], sets[other]) is answer
+    assert len(overlaps._known) <= MOST_KNOWN

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from cotenant.errors import InputError
+from cotenant.kube.scheduler.node_names import are_equal
 from cotenant.kube.scheduler.protocol import (
     MOST_NODES,
     BindingResult,
@@ -18,7 +19,6 @@ from cotenant.kube.scheduler.protocol import (
     MetaVictims,
     NodeQuery,
     PreemptionResult,
-    are_equal,
     decode_args,
     decode_binding,
     decode_preemption,

@@ -84,6 +84,7 @@ class DecisionRecorder:
         self._works = True
         self._gap = True
         self._last: Cluster | None = None
+        self._shorter: tuple[frozenset[str] | None, tuple[str, ...], _Listed] = None, (), (None, ())
         self._mix: object = None
 
     def job(self, line: Arrived, cluster: Cluster | None = None) -> None:
@@ -180,7 +181,7 @@ class DecisionRecorder:
         assert before is not None
         changed = _changed(before, cluster)
         mix = one.policy.known.mix
-        offered, left_out = _shorter(one.offered, cluster)
+        offered, left_out = self._listed(one.offered, cluster)
         line = Decided(
             at=Seconds(one.at),
             job=one.job,
@@ -203,6 +204,12 @@ class DecisionRecorder:
         self._segments.append(encode_line(line))
         self._last, self._mix = cluster, mix
 
+    def _listed(self, offered: frozenset[str] | None, cluster: Cluster) -> "_Listed":
+        """As `_shorter`, remembered for the last set: most decisions are about the same nodes."""
+        if self._shorter[0] is not offered or self._shorter[1] is not cluster.names:
+            self._shorter = offered, cluster.names, _shorter(offered, cluster)
+        return self._shorter[2]
+
 
 def begin_line(at: float, engine: str, policy: str, queue: str, backfill: bool) -> Begin:
     """The description of an engine, without nodes."""
@@ -218,7 +225,11 @@ def _changed(before: Cluster, now: Cluster) -> list[str]:
     ]
 
 
-def _shorter(offered: frozenset[str] | None, cluster: Cluster) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+_Listed = tuple[tuple[str, ...] | None, tuple[str, ...]]
+"""the only nodes that were considered (None: all others), and those that were not"""
+
+
+def _shorter(offered: frozenset[str] | None, cluster: Cluster) -> _Listed:
     """The nodes that were considered, or all others, whichever are fewer: most pods are offered almost all nodes."""
     if offered is None:
         return None, ()

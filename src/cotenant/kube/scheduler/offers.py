@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.scheduler.protocol import are_equal
+from cotenant.kube.scheduler.node_names import are_equal
 
 MOST_PODS = 5000
 """pods whose nodes are remembered: those that were refused last"""

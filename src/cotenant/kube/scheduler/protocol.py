@@ -191,15 +191,6 @@ class NodeQuery:
         return msgspec.structs.replace(none, failed_and_unresolvable_nodes=why)
 
 
-def are_equal(one: frozenset[str], other: frozenset[str]) -> bool:
-    """Whether two sets of names are equal, by size and hash.
-
-    To look up thousands of names takes longer than all the rest of a call. Python's hashes of texts have 64 bits and a
-    random key, so two different sets do not have the same one by chance, and a user cannot construct them.
-    """
-    return one is other or (len(one) == len(other) and hash(one) == hash(other))
-
-
 def victims_of(args: PreemptionArgs) -> dict[str, MetaVictims]:
     """The victims by node, from either form of the arguments."""
     found = {name: victims or MetaVictims() for name, victims in (args.node_name_to_meta_victims or {}).items()}

@@ -19,7 +19,8 @@ from cotenant.kube.codec.request import request_of, unenforced
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.scheduler.events import PLACED
 from cotenant.kube.scheduler.feasibility import Feasibility
-from cotenant.kube.scheduler.protocol import NodeQuery, are_equal
+from cotenant.kube.scheduler.node_names import are_equal
+from cotenant.kube.scheduler.protocol import NodeQuery
 from cotenant.kube.scheduler.refusing import (
     class_named,
     class_of,
@@ -153,7 +154,7 @@ class Reasons:
         is_placed = state.bound(pod.metadata.uid) or state.held(pod.metadata.uid)
         if view is None or is_placed or self._feasibility.must_wait(pod):
             return None
-        here = view.nodes if offered is None or are_equal(view.nodes, offered) else view.nodes & offered
+        here = view.nodes if offered is None else view.overlaps.of(view.nodes, offered)
         found = view.ranker.nearest(view.request.demand, view.cluster, here)
         if found is None:
             return None

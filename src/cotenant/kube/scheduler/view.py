@@ -16,7 +16,8 @@ from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.request import PodRequest, request_of
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.scheduler.protocol import NodeQuery, are_equal
+from cotenant.kube.scheduler.node_names import Overlaps
+from cotenant.kube.scheduler.protocol import NodeQuery
 from cotenant.kube.scheduler.rankers import Rankers
 from cotenant.kube.scheduler.refusing import Refusals
 from cotenant.kube.state.cluster import ClusterState
@@ -37,18 +38,12 @@ class View:
     refusals: Refusals
     reservation: Reservation | None = None
     """what is reserved for another pod; `cluster` is without it"""
-    _open: list[tuple[frozenset[str], frozenset[str] | None]] = field(default_factory=list)
-    """answers of `open_nodes`: to compare thousands of names takes as long as the rest of a call"""
+    overlaps: Overlaps = field(default_factory=Overlaps)
 
     def open_nodes(self, names: frozenset[str]) -> frozenset[str] | None:
         """Those of these nodes that are open to the pod; None if that is the whole cluster."""
-        for asked, answer in self._open:
-            if asked is names:
-                return answer
-        here = self.nodes if are_equal(self.nodes, names) else self.nodes & names
-        found = None if len(here) == len(self.cluster) else here
-        self._open.append((names, found))
-        return found
+        here = self.overlaps.of(self.nodes, names)
+        return None if len(here) == len(self.cluster) else here
 
     def protected_tenants(self) -> frozenset[str]:
         """The tenants that must not be evicted for the pod: what they leave is reserved for another one."""
@@ -75,7 +70,7 @@ class Views:
     ) -> None:
         """`policy` is that of pods that name none; InputError if it does not exist."""
         self._state, self._settings, self._rankers = state, settings, rankers
-        self._policy, self._reserved, self._refusals = policy, reserved, Refusals()
+        self._policy, self._reserved, self._refusals, self._overlaps = policy, reserved, Refusals(), Overlaps()
         self._beside: tuple[Cluster, Reservation, Cluster] | None = None
         rankers.of(policy, state.cluster)
 
@@ -97,7 +92,7 @@ class Views:
         if request.node is not None:
             open_nodes &= {request.node}
         if query is None or query.whole is None:
-            return View(pod, request, cluster, open_nodes, ranker, self._refusals, reservation)
+            return View(pod, request, cluster, open_nodes, ranker, self._refusals, reservation, self._overlaps)
         nodes = {name: cluster.node(name) for name in query.names if name in open_nodes}
         unknown = (node for node, _ in query.whole.values() if node.metadata.name not in state.nodes)
         nodes |= {node.name: node for node in _empty_nodes(unknown, vendor)}
