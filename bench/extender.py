@@ -39,7 +39,8 @@ from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.server import Listener, application, listen, serve_all
-from cotenant.kube.scheduler.process import CLIENT_LIMITS, Scheduler, ready
+from cotenant.kube.scheduler.process import CLIENT_LIMITS, ready
+from cotenant.kube.scheduler.scheduler import Scheduler
 from cotenant.kube.settings import KubeSettings
 from cotenant.sim.report.axes import Axis, linear
 from cotenant.sim.report.plots import Line, Plot, draw

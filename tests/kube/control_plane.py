@@ -20,7 +20,7 @@ from cotenant.kube.api.server import Listener, application, listen
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, Election
-from cotenant.kube.scheduler.process import Scheduler
+from cotenant.kube.scheduler.scheduler import Scheduler
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer, Pod

@@ -18,8 +18,9 @@ from cotenant.errors import InputError
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.scheduler.process import Scheduler, SchedulerOptions, check
+from cotenant.kube.scheduler.process import SchedulerOptions, check
 from cotenant.kube.scheduler.resize import RESIZE
+from cotenant.kube.scheduler.scheduler import Scheduler
 from cotenant.kube.settings import KubeSettings, SchedulerPart
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.control_plane import KNOWS, PACE, QUICK, ControlPlane, a_control_plane, passes, play, until
