@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of an API server with objects that are nested more deeply than a decoder goes."""
+"""Answers of an API server with JSON that a decoder does not take."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cotenant.errors import InputError
 from cotenant.kube.api.claims import CLAIMS, ResourceClaim
-from cotenant.kube.api.decoding import DEEPEST, PODS, flattened, read_change, read_page
+from cotenant.kube.api.decoding import DEEPEST, PODS, mended, read_change, read_page
 from cotenant.kube.codec.claim_requests import DRIVER, SHARED, Surroundings, read_claim
 from cotenant.kube.scheduler.claims import _content
 
@@ -23,7 +23,11 @@ FINE = '{"metadata": {"name": "fine", "namespace": "team", "uid": "f", "resource
 
 def claim(depth: int) -> str:
     """A claim of any user, with parameters for our driver."""
-    opaque = f'{{"driver": "{DRIVER}", "parameters": {{"]": {"[" * depth}{"]" * depth}}}}}'
+    return claim_with(f'{{"]": {"[" * depth}{"]" * depth}}}')
+
+
+def claim_with(parameters: str) -> str:
+    opaque = f'{{"driver": "{DRIVER}", "parameters": {parameters}}}'
     request = json.dumps({"name": "gpu", "exactly": {"deviceClassName": SHARED}})
     devices = f'{{"requests": [{request}], "config": [{{"opaque": {opaque}}}]}}'
     metadata = '{"name": "deep", "namespace": "team", "uid": "d", "resourceVersion": "3"}'
@@ -31,8 +35,12 @@ def claim(depth: int) -> str:
 
 
 def added(depth: int) -> ResourceClaim:
-    """The claim as a watch shows it."""
-    change = read_change(CLAIMS, f'{{"type": "ADDED", "object": {claim(depth)}}}'.encode(), "watch")
+    return shown(claim(depth).encode())
+
+
+def shown(one: bytes) -> ResourceClaim:
+    """A claim as a watch shows it."""
+    change = read_change(CLAIMS, b'{"type": "ADDED", "object": %s}' % one, "watch")
     assert change.object is not None
     return change.object
 
@@ -47,6 +55,33 @@ def test_a_claim_that_is_nested_deeply_is_refused_and_hides_no_other(depth: int)
     assert ([one.metadata.name for one in page.items], page.unread) == (["deep", "fine"], [])
     with pytest.raises(InputError, match="parameters for driver"):
         read_claim(added(depth).spec.devices, Surroundings(lambda name: None, None))
+
+
+GARBLED = {
+    "half": (rb'{"a": "\ud800"}', rb'{"a": "\ufffd"}'),
+    "halves": (rb'{"\uDC00\uD83D": 1}', rb'{"\ufffd\ufffd": 1}'),
+    "pair": (rb'{"a": "\ud800 \uD83D\udE00"}', rb'{"a": "\ufffd \uD83D\udE00"}'),
+    "no escape": (rb'{"a": "\\ud800", "b": "\udfff"}', rb'{"a": "\\ud800", "b": "\ufffd"}'),
+}
+
+
+@pytest.mark.parametrize("name", GARBLED)
+def test_a_claim_with_half_a_surrogate_pair_is_refused_and_hides_no_other(name: str) -> None:
+    written, read = GARBLED[name]
+    one = claim_with("PARAMETERS").encode().replace(b"PARAMETERS", written)
+    page = read_page(CLAIMS, listed(FINE).replace(b"[", b"[" + one + b", "), "list")
+    assert [each.metadata.name for each in page.items] == ["deep", "fine"]
+    opaque = shown(one).spec.devices.config[0].opaque
+    assert opaque is not None
+    assert bytes(opaque.parameters) == read
+
+
+@pytest.mark.parametrize("parameters", [rb'{"memory": "\ud800"}', b'{"memory": "\xff"}', b'{"\xff": 1}'])
+def test_parameters_that_are_no_text_are_refused(parameters: bytes) -> None:
+    written = parameters.replace(b"{", b'{"apiVersion": "gpu.cotenant.io/v1", "kind": "GpuShare", ', 1)
+    one = shown(claim_with("PARAMETERS").encode().replace(b"PARAMETERS", written))
+    with pytest.raises(InputError, match=r"parameters for driver|memory"):
+        read_claim(one.spec.devices, Surroundings(lambda name: None, None))
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -87,7 +122,7 @@ VALUES = st.recursive(
 @given(VALUES, VALUES)
 def test_only_what_is_too_deep_becomes_null(shallow: Any, deep: Any) -> None:
     before, inside = json.dumps(shallow), json.dumps([deep])
-    assert flattened(before.encode()) == before.encode()
+    assert mended(before.encode()) == before.encode()
     text = f"[{before}, {'[' * (DEEPEST - 1)}{inside}{']' * (DEEPEST - 1)}, {before}]"
     expected = f"[{before}, {'[' * (DEEPEST - 1)}null{']' * (DEEPEST - 1)}, {before}]"
-    assert flattened(text.encode()) == expected.encode()
+    assert mended(text.encode()) == expected.encode()

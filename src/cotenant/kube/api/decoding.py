@@ -3,8 +3,9 @@
 """Decoding of an API server's responses: objects, pages of lists, events of watches, errors.
 
 The caller gives a msgspec struct with the fields that it reads. An object that does not fit the struct is still known
-by its name: one malformed object must not hide the others. The same holds for an object that is nested more deeply than
-a decoder goes: the API server takes 10,000 levels, also in fields that are not read here.
+by its name: one malformed object must not hide the others. The same holds for an object with JSON that the API server
+takes from any user and a decoder does not, also in fields that are not read here: it has up to 10,000 levels, or
+escapes of half a surrogate pair.
 """
 
 import re
@@ -146,6 +147,11 @@ UNREADABLE = (ValueError, RecursionError)
 """What a decoder raises if its input is not JSON, not UTF-8, too deep, or of another shape."""
 DEEPEST = 200
 """Levels that are left of a body which is nested too deeply for a decoder; objects of Kubernetes have about 20."""
+_ESCAPES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL
+)
+"""A surrogate pair, half of one, or another escape."""
+_HALF = len(rb"\ud800")
 _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
 """Texts, whose brackets do not count, and brackets."""
 
@@ -166,12 +172,16 @@ def read_object(decoder: msgspec.json.Decoder[V], body: bytes, request: str) -> 
 def _decoded(decoder: msgspec.json.Decoder[V], body: bytes) -> V:
     try:
         return decoder.decode(body)
-    except RecursionError:
-        return decoder.decode(flattened(body))
+    except msgspec.ValidationError:  # it is JSON
+        raise
+    except UNREADABLE:
+        return decoder.decode(mended(body))
 
 
-def flattened(body: bytes) -> bytes:
-    """The same JSON, with null instead of each value that is nested deeper than DEEPEST levels."""
+def mended(body: bytes) -> bytes:
+    """The same JSON, with U+FFFD instead of each half of a surrogate pair, and null instead of each value that is
+    nested deeper than DEEPEST levels."""
+    body = _ESCAPES.sub(lambda escape: rb"\ufffd" if len(escape[0]) == _HALF else escape[0], body)
     kept: list[bytes] = []
     depth = start = 0
     for token in _TOKENS.finditer(body):

@@ -327,7 +327,7 @@ def _parameters(config: Iterable[ClaimConfiguration], requests: set[str]) -> Gpu
         raise InputError(f"{len(found)} configurations for driver {DRIVER}, expected 1")
     try:
         return msgspec.json.decode(found[0], type=GpuShare) if found else None
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # it may not even be UTF-8
         raise InputError(f"parameters for driver {DRIVER}: {printable(str(error)[:200])}") from None
 
 
