@@ -81,19 +81,7 @@ async def serve(
         _server(application(engine, callers.of_connection if bound.family == socket.AF_UNIX else by_token))
         for bound in sockets
     ]
-    if options.listen is not None and certificate is None and not _is_local(options.listen):
-        log_error(
-            f"warning: --listen {options.listen} is not encrypted: anyone on the way to this machine can read the "
-            "token and run programs here; add --tls, or listen on 127.0.0.1 and use an SSH tunnel"
-        )
-    print(f"cotenant: {engine.queries.status()['notice']}; state in {options.state}", flush=True)
-    for bound in (bound for bound in sockets if bound.family != socket.AF_UNIX):
-        host, port = bound.getsockname()
-        url = f"{'http' if certificate is None else 'https'}://{host}:{port}"
-        print(f"cotenant: listens on TCP, too, at {url}", flush=True)
-    if certificate is not None:
-        engine.queries.notes.append(f"TCP is encrypted; fingerprint of the certificate: {certificate.fingerprint}")
-        print(f"cotenant: {engine.queries.notes[-1]}", flush=True)
+    _announce(engine, options, sockets, certificate)
     serving, limiting = [], list[asyncio.Task[NoReturn]]()
     for server, bound in zip(servers, sockets, strict=True):
         if bound.family != socket.AF_UNIX and certificate is not None:
@@ -124,6 +112,25 @@ async def serve(
     await asyncio.wait([*serving, scheduling], timeout=5)
     for task in (*ended, scheduling):
         task.result()
+
+
+def _announce(
+    engine: Engine, options: Options, sockets: Sequence[socket.socket], certificate: Certificate | None
+) -> None:
+    """Print what the daemon serves and where; warn if tokens can be read on their way."""
+    if options.listen is not None and certificate is None and not _is_local(options.listen):
+        log_error(
+            f"warning: --listen {options.listen} is not encrypted: anyone on the way to this machine can read the "
+            "token and run programs here; add --tls, or listen on 127.0.0.1 and use an SSH tunnel"
+        )
+    print(f"cotenant: {engine.queries.status()['notice']}; state in {options.state}", flush=True)
+    for bound in (bound for bound in sockets if bound.family != socket.AF_UNIX):
+        host, port = bound.getsockname()
+        url = f"{'http' if certificate is None else 'https'}://{host}:{port}"
+        print(f"cotenant: listens on TCP, too, at {url}", flush=True)
+    if certificate is not None:
+        engine.queries.notes.append(f"TCP is encrypted; fingerprint of the certificate: {certificate.fingerprint}")
+        print(f"cotenant: {engine.queries.notes[-1]}", flush=True)
 
 
 def _reload_accounts(engine: Engine) -> None:

@@ -18,7 +18,7 @@ from cotenant.kube.scheduler.lease import Lead
 LOOK_S = 30.0
 RETRY_S = 2.0
 TRUST_LOOK_S = 0.5
-UNTRUSTED = "the API server does not trust the webhook yet: nobody has written a certificate into its configuration"
+UNTRUSTED = "the API server does not trust the webhook yet: its configuration has no certificate"
 USUAL_S = 10.0
 """A log that says sooner that the webhook is not trusted would say so at each installation."""
 
