@@ -123,6 +123,17 @@ def test_a_node_whose_runtime_lacks_the_handler_is_named_before_anything_is_chan
     assert not traces(bare.cluster)
 
 
+def test_a_namespace_that_forbids_the_agents_is_refused(bare: Installed) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "baseline"}
+    bare.cluster.post("/api/v1/namespaces", {"metadata": {"name": "strict", "labels": labels}})
+    try:
+        with pytest.raises(RuntimeError, match="namespace strict enforces the Pod Security Standard baseline"):
+            helm_install(bare.cluster, "cotenant", "strict", VALUES)
+    finally:
+        bare.cluster.delete("/api/v1/namespaces/strict")
+    assert not traces(bare.cluster)
+
+
 def test_settings_that_helm_cannot_judge_are_refused_by_the_first_job(bare: Installed) -> None:
     values = merged(VALUES, {"settings": {"queue": {"order": "first"}}})
     with pytest.raises(RuntimeError, match=r"queue.order: unknown queue order 'first'"):

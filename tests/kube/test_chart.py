@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.api.names import AGENT, CLEANUP, CONFIGURATION, MPS, REMOVAL, SCHEDULER, WEBHOOK
+from cotenant.kube.api.names import AGENT, CLEANUP, CONFIGURATION, MPS, NAMESPACE, REMOVAL, SCHEDULER, WEBHOOK
 from cotenant.kube.codec.claim_requests import CLASSES, MIG, SHARED, WHOLE
 from cotenant.kube.install.admission import terms_of, webhook_configuration
 from cotenant.kube.install.chart import (
@@ -256,6 +256,7 @@ def test_claims_need_a_kubernetes_that_has_them(template: Callable[..., Any]) ->
     assert ours({}, version="v1.33.9")
 
 
+@pytest.mark.slow
 def test_settings_that_contradict_each_other_are_refused_by_the_first_job(tmp_path: Path) -> None:
     """helm knows the types of settings only; `cotenant kube install` asks the same function before it asks helm."""
     objects = named(one for one in ours({"settings": {"queue": {"order": "fair"}}}) if "pre-install" in hook_of(one))
@@ -335,12 +336,15 @@ def identity(name: str, namespace: str = "", **labels: str) -> Json:
     return {"metadata": {"name": name, "namespace": namespace, "labels": labels}}
 
 
-def cluster_with(*nodes: Json, classes: Sequence[Json] = (), installed: str = "") -> ClusterFacts:
+def cluster_with(
+    *nodes: Json, classes: Sequence[Json] = (), installed: str = "", enforced: str = "privileged"
+) -> ClusterFacts:
     """A cluster that templates can look at."""
+    place = {"name": NAMESPACE, "namespace": "", "labels": {"pod-security.kubernetes.io/enforce": enforced}}
     service = {"clientConfig": {"service": {"namespace": installed}}}
     hooks = [{**identity(SCHEDULER), "webhooks": [service]}] if installed else []
     objects = {
-        ("v1", "Namespace"): [identity("kube-system")],
+        ("v1", "Namespace"): [identity("kube-system"), {"metadata": place}],
         ("v1", "Node"): nodes,
         ("node.k8s.io/v1", "RuntimeClass"): classes,
         ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"): hooks,
@@ -372,6 +376,11 @@ PLACED = {**NVIDIA, "scheduling": {"nodeSelector": {"gpu": "yes"}}}
             {**RUNTIME, "agent": {"nodeSelector": {"gpu": "yes"}}},
             None,
         ),
+        (
+            cluster_with(enforced="baseline"),
+            {},
+            "namespace cotenant-system enforces the Pod Security Standard baseline",
+        ),
         (cluster_with(installed="other"), {}, "an installation of cotenant in namespace other"),
         (cluster_with(node("a", "runc")), {}, None),
     ],
@@ -382,7 +391,9 @@ def test_a_cluster_that_cannot_have_it_is_refused(facts: ClusterFacts, values: J
         return
     with pytest.raises(InputError, match=why):
         rendered(checked_values(values), facts)
-    if "RuntimeClass" not in why:  # what is installed is not held up by a node that is being set up
+    if (
+        "RuntimeClass" not in why and "Pod Security" not in why
+    ):  # what is installed is not held up by a node that is being set up
         assert rendered(checked_values(values), facts, upgrade=True)
 
 
