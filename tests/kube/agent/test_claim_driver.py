@@ -313,6 +313,10 @@ def test_files_that_somebody_removed_are_made_again_while_the_pod_runs() -> None
             await plugins.tidy()
             assert "NVIDIA_VISIBLE_DEVICES=GPU-b" in edits(here)["env"]
             assert limits_file(here).read_text() == "all"
+            shutil.rmtree(limits_file(here).parent)
+            plugins.pods_changed()  # cannot write them
+            await plugins.tidy()
+            assert limits_file(here).read_text() == "all"
 
     asyncio.run(scenario())
 

@@ -141,12 +141,16 @@ class ClaimFiles:
     def is_whole(self, claim: PreparedClaim) -> bool:
         """Whether the files of a claim are there: another program may have removed them."""
         spec, region = spec_path(self.host.cdi, claim.slice), self.host.regions.seen / claim.slice
-        return all(path.is_file() for path in ([spec] if claim.admin else [spec, region] if claim.carries else []))
+        every = [spec, region, self._limits(claim)] if claim.carries else []
+        return all(path.is_file() for path in ([spec] if claim.admin else every))
+
+    def _limits(self, claim: PreparedClaim) -> Path:
+        return self.host.slices.seen / claim.slice / LIMITS_NAME / LIMITS
 
     def write_limits(self, claim: PreparedClaim, pod: Pod, number: int) -> None:
         """Writes the limits that the assignment of the pod says now for this container, if they have changed; OSError
         if it cannot."""
-        path = self.host.slices.seen / claim.slice / LIMITS_NAME / LIMITS
+        path = self._limits(claim)
         text = pod.metadata.annotations.get(container_key(number, LIMITS), "")
         if not path.is_file() or path.read_text() != text:
             write_read_only(path, text)
