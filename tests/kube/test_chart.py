@@ -367,6 +367,11 @@ PLACED = {**NVIDIA, "scheduling": {"nodeSelector": {"gpu": "yes"}}}
         (cluster_with(node("a", "runc", gpu="yes"), classes=[PLACED]), RUNTIME, "no handler nvidia on a"),
         (cluster_with(node("a"), node("b", "nvidia"), classes=[NVIDIA]), RUNTIME, None),
         (
+            cluster_with({**node("a", "runc"), "metadata": {"name": "a", "namespace": ""}}, classes=[NVIDIA]),
+            RUNTIME,
+            None,
+        ),
+        (
             cluster_with(node("a", "runc", taints=1), classes=[NVIDIA]),
             {**RUNTIME, "agent": {"tolerations": [{"key": "b", "operator": "Exists"}]}},
             None,
