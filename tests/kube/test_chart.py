@@ -459,6 +459,16 @@ def test_the_chart_has_the_version_of_the_last_release() -> None:
     assert {one["image"].rpartition(":")[2] for one in images} == {wanted}
 
 
+def test_a_reader_of_the_packed_chart_is_told_how_to_install_it_and_what_it_contains() -> None:
+    text = (chart_folder() / "README.md").read_text()
+    (command,) = re.findall(r"^helm install .*$", text, re.MULTILINE)
+    assert command in (ROOT / "README.md").read_text()
+    made = {(one["kind"], one["metadata"]["name"]) for one in ours({})}
+    named = set(re.findall(r"^\| (Deployment|DaemonSet) `([^`]+)` \|", text, re.MULTILINE))
+    assert named == {one for one in made if one[0] in ("Deployment", "DaemonSet")}
+    assert "](" not in text, "links of the repository lead nowhere in a packed chart"
+
+
 def test_the_defaults_of_the_chart_are_those_of_the_code() -> None:
     said = yaml.safe_load((chart_folder() / "values.yaml").read_text())
     assert msgspec.convert(said, Values) == Values()
