@@ -674,6 +674,10 @@ def test_a_gang_that_shares_a_claim_needs_its_gpus_once() -> None:
         server = plane.server
         await with_nodes(plane, n1=(2, 16_000))
         gang = {"cotenant.io/gang": "g", "cotenant.io/gang-size": "3"}
+        add_claim(server, "large", spec_of("20000Mi", count=2))
+        for name in ("x", "y"):
+            add_pod(server, name, claim="large", annotations={"cotenant.io/gang": "h", "cotenant.io/gang-size": "2"})
+        await waits(plane, "x", "16000 MiB of GPU memory instead of 20000 MiB")
         for name in ("shared", "own"):
             add_claim(server, name, spec_of("12000Mi"))
         for name in ("a", "b"):

@@ -25,6 +25,7 @@ from cotenant.core.suggestions.suggesting import gang_standing, ordered, suggest
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, moment_of
 from cotenant.kube.codec.queueing import gang_of
+from cotenant.kube.scheduler.gangs import claims_or_uid
 from cotenant.kube.scheduler.naming import visible_to
 from cotenant.kube.scheduler.preemption_search import priority_of
 from cotenant.kube.scheduler.quota import NAMES, Limit, Shortfall
@@ -152,16 +153,16 @@ class Foresight:
         return kept
 
     def _members(self, pod: Pod, demand: Demand) -> int | None:
-        """How many pods must start together; None if the gang is incomplete, or its pods differ."""
+        """How many slots are needed at once; None if the gang is incomplete, or its pods differ."""
         shared = self._shared
         status = shared.gangs.status_of(pod.metadata.uid)
         if status is None or not status.missing:
             return 1
         if len(status.ready) < status.missing:
             return None
-        views = map(shared.placer.views.of, status.ready)
-        alike = all(view is not None and view.request.demand == demand for view in views)
-        return status.missing if alike else None
+        views = [shared.placer.views.of(one) for one in status.ready[: status.missing]]
+        alike = [view for view in views if view is not None and view.request.demand == demand]
+        return len({claims_or_uid(view.pod, view.request) for view in alike}) if len(alike) == len(views) else None
 
     def _over_quota(self, view: View, demand: Demand, slots: Sequence[Slot]) -> Iterator[Shortfall]:
         """The limits of the namespace that refuse such pods on these slots."""

@@ -312,11 +312,15 @@ def without_sharers(pods: Iterable[QueuedPod]) -> tuple[QueuedPod, ...]:
     isolation. They need no slots: they join the earlier one as soon as it has the claims."""
     found: dict[object, QueuedPod] = {}
     for one in pods:
-        claims = frozenset(container.claim for container in one.request.containers)
-        is_by_claims = bool(claims) and "" not in claims
-        key = claims, one.shape, wish_of(one.pod.metadata.annotations)
-        found.setdefault(key if is_by_claims else one.uid, one)
+        key = claims_or_uid(one.pod, one.request), one.shape, wish_of(one.pod.metadata.annotations)
+        found.setdefault(key, one)
     return tuple(found.values())
+
+
+def claims_or_uid(pod: Pod, request: PodRequest) -> object:
+    """The claims of a pod, which others may have, too; its UID if it requests GPUs by itself."""
+    claims = frozenset(container.claim for container in request.containers)
+    return claims if claims and "" not in claims else pod.metadata.uid
 
 
 def by_shape(pods: Sequence[QueuedPod]) -> list[list[QueuedPod]]:
