@@ -82,6 +82,8 @@ def test_an_init_container_keeps_what_it_states() -> None:
         ({MEMORY: 2000}, {REQUEST_MEMORY: "0"}, "a request of 0 guarantees nothing"),
         ({MEMORY: 2000}, {REQUEST_MEMORY: "20%"}, "both in MiB or both in percent"),
         ({PERCENT: 50}, {REQUEST_MEMORY: "2000"}, "both in MiB or both in percent"),
+        ({MEMORY: 4000}, {REQUEST_MEMORY: "10%", LIMIT_MEMORY: "80%"}, "states its memory in MiB"),
+        ({PERCENT: 50}, {REQUEST_MEMORY: "2GiB", LIMIT_MEMORY: "6000"}, "states its memory in percent"),
         ({MEMORY: 2000}, {REQUEST_MEMORY: "some"}, "'some' is not an amount of memory"),
         ({MEMORY: 2000}, {REQUEST_MEMORY: "-1"}, "is not an amount of memory"),
         ({MEMORY: 2000}, {REQUEST_MEMORY: "9999999999"}, "more than any GPU has"),

@@ -97,6 +97,12 @@ def _with_memory(name: str, amounts: Amounts, annotations: Mapping[str, str]) ->
         key = REQUEST_MEMORY if wanted is not None else LIMIT_MEMORY
         raise InputError(f"annotation {key}: {amounts.missing('memory', dialect.memory)}")
     own = Quantity(one.memory if one.memory_percent is None else one.memory_percent, one.memory_percent is not None)
+    for key, said in ((REQUEST_MEMORY, wanted), (LIMIT_MEMORY, most)):
+        if said is not None and said.is_percent is not own.is_percent:
+            raise InputError(
+                f"annotation {key}: {said}, but the container states its memory in"
+                f" {'percent' if own.is_percent else 'MiB'}; write both in MiB or both in percent"
+            )
     request, limit = _checked(REQUEST_MEMORY, wanted or own, LIMIT_MEMORY, most or own)
     if not request.is_percent and request.number % amounts.unit:
         raise InputError(
@@ -137,11 +143,6 @@ def _rewritten(amounts: Amounts, changed: Container, resource: str, counted: int
 
 
 def _checked(request_key: str, request: Quantity, limit_key: str, limit: Quantity) -> tuple[Quantity, Quantity]:
-    if request.is_percent != limit.is_percent:
-        raise InputError(
-            f"annotations {request_key} and {limit_key}: the request is {request} and the limit {limit}; write both in"
-            " MiB or both in percent"
-        )
     if request.number < 1:
         raise InputError(f"annotation {request_key}: a request of 0 guarantees nothing; write 1 or more, or remove it")
     if request.number > limit.number:
