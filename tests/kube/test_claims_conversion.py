@@ -5,25 +5,34 @@
 import asyncio
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from unittest.mock import AsyncMock, Mock, patch
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotenant.core.model import Container
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu, Percent
 from cotenant.errors import InputError
+from cotenant.kube.api.claims import DeviceClaim
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.objects import Pod, decode_pod
+from cotenant.kube.codec.claim_requests import Surroundings, read_claim
 from cotenant.kube.codec.claim_templates import template_name, template_of
+from cotenant.kube.codec.claimed import Claimed, ClaimPart
 from cotenant.kube.codec.claims import DRIVER, SHARED, WHOLE
 from cotenant.kube.codec.queueing import GATE
+from cotenant.kube.codec.request import request_of
+from cotenant.kube.codec.settings import DEFAULTS, MeasuredMemory
 from cotenant.kube.scheduler import templates
 from cotenant.kube.scheduler.templates import MOST_AGAIN, TemplateMaker
 from cotenant.kube.settings import ClaimsPart, KubeSettings, parse_settings
 from cotenant.kube.webhook.mutation import mutate
 from tests.kube.control_plane import ControlPlane, play, until
-from tests.kube.reviews import admitted, refusal, response, review, written
+from tests.kube.reviews import SETTINGS, Json, admitted, changed, refusal, response, review, written
 from tests.kube.test_claims import add_claim, add_pod, bind, is_ready, spec_of
 from tests.kube.test_claims_in_full import record, waits, with_nodes
 
@@ -84,6 +93,7 @@ AUTO = {"cotenant.io/memory": "auto", "cotenant.io/workload": "w"}
     [
         (SLICE, {"cotenant.io/isolation": "mps"}, "cotenant-1x-4096mib-25c", {}),
         (SLICE, {"cotenant.io/latency": "p99=50ms"}, "cotenant-1x-4096mib-25c", {}),
+        ({"nvidia.com/gpu": 1}, AUTO | {"cotenant.io/latency": "p99=50ms"}, "cotenant-1x-auto", {}),
         (SLICE, AUTO, "cotenant-1x-4096mib-25c", {}),
         ({"nvidia.com/gpu": 1}, AUTO, "cotenant-1x-auto", {}),
         ({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30}, AUTO, "cotenant-1x-auto-30c", {}),
@@ -108,6 +118,58 @@ def test_what_annotations_say_means_the_same_with_claims(
     (config,) = made["spec"]["spec"]["devices"]["config"]
     parameters = config["opaque"]["parameters"]
     assert parameters["memory"] == ("auto" if "auto" in template else f"{template.split('-')[2].removesuffix('mib')}Mi")
+
+
+def claimed_in(new: Json) -> Claimed:
+    """What the container of a converted pod requests by its claim."""
+    (claim,) = new["spec"]["resourceClaims"]
+    made = template_of(claim["resourceClaimTemplateName"])
+    assert made is not None
+    devices = msgspec.json.decode(json.dumps(made["spec"]["spec"]["devices"]), type=DeviceClaim)
+    ((part,),) = read_claim(devices, Surroundings(lambda name: None, None)).options
+    (request,) = devices.requests
+    assert request.exactly is not None
+    container = replace(part.container, gpus=request.exactly.count)
+    one = ClaimPart(holder="app-0", claim="c", request="gpu", container=container, automatic=part.automatic)
+    return Claimed(options=((one,),))
+
+
+AMOUNTS = {
+    "nvidia.com/gpu": st.integers(1, 3),
+    "nvidia.com/gpumem": st.sampled_from([1000, 4000, "4k"]),
+    "nvidia.com/gpumem-percentage": st.sampled_from([10, 50, 100]),
+    "nvidia.com/gpucores": st.sampled_from([0, 5, 30, 100]),
+    "aliyun.com/gpu-mem": st.just(3),
+}
+WISHES = {
+    "cotenant.io/request-memory": st.sampled_from(["500", "10%", "2GiB"]),
+    "cotenant.io/limit-memory": st.sampled_from(["6000", "80%"]),
+    "cotenant.io/request-compute": st.sampled_from(["3", "10"]),
+    "cotenant.io/limit-compute": st.sampled_from(["50", "100"]),
+    "cotenant.io/memory": st.just("auto"),
+    "cotenant.io/latency": st.just("p99=50ms"),
+    "cotenant.io/exclusive": st.just("true"),
+}
+
+
+@given(
+    st.fixed_dictionaries({}, optional=AMOUNTS),
+    st.fixed_dictionaries({"cotenant.io/workload": st.just("w")}, optional=WISHES),
+    st.sampled_from([None, MeasuredMemory(MiB(777))]),
+)
+def test_a_converted_pod_requests_what_it_would_request_without_claims(
+    amounts: dict[str, Any], annotations: dict[str, str], known: MeasuredMemory | None
+) -> None:
+    made = written(amounts, annotations=annotations)
+    without, with_claims = mutate(review(made), SETTINGS), mutate(review(made), CONVERT)
+    assert response(without)["allowed"] == response(with_claims)["allowed"]
+    new = changed(made, with_claims) if response(with_claims)["allowed"] else {"spec": {}}
+    if "resourceClaims" not in new["spec"]:
+        return
+    settings = replace(DEFAULTS, measured_memory=lambda workload: known)
+    expected = request_of(decode_pod(json.dumps(changed(made, without)).encode()), settings)
+    found = request_of(decode_pod(json.dumps(new).encode()), replace(settings, claimed=lambda pod: claimed_in(new)))
+    assert found.demand == expected.demand
 
 
 def test_wishes_in_variables_are_kept_when_a_pod_is_converted() -> None:

@@ -20,8 +20,8 @@ CLAIM = "cotenant-gpu"
 def converted(spec: Json, request: PodRequest, stated: PodRequest, codec: Settings) -> Json | None:
     """The spec of a pod with claims instead of resources; None if claims cannot express its requests.
 
-    `stated` is its request without an annotation that leaves its memory to a profile. What other annotations say means
-    the same with claims.
+    `request` is what it requests without a latency objective, which adds compute when the scheduler reads it; `stated`
+    is the same without an annotation that leaves its memory to a profile. Annotations mean the same with claims.
     """
     if spec.get("resourceClaims") or not request.containers or request.vendor is not VGPU.vendor:
         return None

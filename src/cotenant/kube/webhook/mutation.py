@@ -15,6 +15,7 @@ from cotenant.kube.codec.annotations import foreign_records, without_assignment
 from cotenant.kube.codec.automatic_memory import MEMORY
 from cotenant.kube.codec.guaranteed import limits_annotations
 from cotenant.kube.codec.moved import AMOUNTS, with_amounts_back, with_amounts_moved
+from cotenant.kube.codec.objective import LATENCY
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of, hold_in
 from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings, isolation_in
@@ -104,7 +105,9 @@ def _prepare(
     annotations = {**wishes.annotations, **annotations}
     check_pod(pod, annotations, namespace, pod_request, settings)
     if settings.claims.enabled and settings.claims.convert:
-        claims = converted(old.get("spec", {}), pod_request, _stated(pod, annotations, pod_request, codec), codec)
+        asked, annotated = _without(LATENCY, pod, annotations, pod_request, codec)  # the scheduler reads that again
+        stated, _ = _without(MEMORY, pod, annotated, asked, codec)
+        claims = converted(old.get("spec", {}), asked, stated, codec)
         if claims is not None:
             if pod.spec.scheduler_name in settings.scheduler.replaces:  # as for any pod that requests GPUs
                 claims = {**claims, "schedulerName": settings.scheduler.name}
@@ -147,11 +150,14 @@ def _prepare(
     return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}, warnings
 
 
-def _stated(pod: PodManifest, annotations: dict[str, str], pod_request: PodRequest, codec: Settings) -> PodRequest:
-    """The request of a pod as if no profile decided its memory."""
-    if MEMORY not in annotations:
-        return pod_request
-    return request_of(to_pod(pod, {key: text for key, text in annotations.items() if key != MEMORY}), codec)
+def _without(
+    key: str, pod: PodManifest, annotations: dict[str, str], request: PodRequest, codec: Settings
+) -> tuple[PodRequest, dict[str, str]]:
+    """The request of a pod as if it did not have an annotation, and its other annotations."""
+    if key not in annotations:
+        return request, annotations
+    others = {other: text for other, text in annotations.items() if other != key}
+    return request_of(to_pod(pod, others), codec), others
 
 
 def _by_name(pod_request: PodRequest) -> dict[str, Container]:
