@@ -18,11 +18,12 @@ import pytest
 from cotenant.core.model import ContainerKind, Machine
 from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError, InputError
+from cotenant.kube.agent.agent import Agent
 from cotenant.kube.agent.allocating import HostPlaces, at, slice_name
 from cotenant.kube.agent.claim_driver import REGISTRATION
 from cotenant.kube.agent.options import AgentOptions, Intervals, find_gpus_of
 from cotenant.kube.agent.orphans import Timing
-from cotenant.kube.agent.process import Agent, serve
+from cotenant.kube.agent.process import serve
 from cotenant.kube.agent.proto import pluginregistration_pb2 as watcher
 from cotenant.kube.agent.rpc import call
 from cotenant.kube.api.objects import Node, decode_node
