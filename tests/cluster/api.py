@@ -26,15 +26,20 @@ class RefusedError(Exception):
 
 
 def ask(
-    door: Path, method: str, path: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    door: Path,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> str:
-    """The text of the server's answer; headers may say for whom it is asked."""
+    """The text of the server's answer; a body that is a text is sent as it is, and headers may say for whom it is
+    asked."""
     connection = http.client.HTTPConnection("localhost", timeout=30)
     with socket.socket(socket.AF_UNIX) as connection.sock:
         connection.sock.settimeout(30)
         connection.sock.connect(str(door))
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        content = None if body is None else json.dumps(body)
+        content = body if body is None or isinstance(body, str) else json.dumps(body)
         with contextlib.suppress(BrokenPipeError):  # it may refuse, and hang up, before it has read the body
             connection.request(method, path, content, {"Content-Type": kind, "Connection": "close", **(headers or {})})
         answer = connection.getresponse()

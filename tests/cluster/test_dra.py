@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs by ResourceClaims on a real cluster: shared with others and with pods of the device plugin, in one ledger."""
 
+import json
+
 import pytest
 
 from cotenant.kube.api.claims import FINALIZER, VERSION
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.claims import DRIVER, device_name
-from tests.cluster.api import RefusedError, wait_for
+from tests.cluster.api import RefusedError, ask, wait_for
 from tests.cluster.claiming import (
     API,
     CLAIMS,
@@ -143,3 +145,21 @@ def test_more_memory_than_any_card_has_is_refused_with_the_amount(engine: Engine
     wait_for("the reason", lambda: f"needs {64 * 1024} MiB" in events_of(engine, "huge"))
     assert str(V100.memory_mib) in events_of(engine, "huge")
     assert allocation(engine, "huge") == {}
+
+
+def test_claims_that_a_decoder_does_not_take_disturb_no_other(engine: Engine) -> None:
+    """The API server takes them from any user who may create claims."""
+    refused = {"deep": "[" * 4_000 + "]" * 4_000, "half": r'"\ud800"'}
+    try:
+        for name, memory in refused.items():
+            claim = {"apiVersion": VERSION, "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec_of("X")}
+            assert memory in ask(engine.cluster.door, "POST", CLAIMS, json.dumps(claim).replace('"X"', memory))
+            create(engine, name, SEES)
+            wait_for("the refusal", lambda name=name: f"ResourceClaim {name}: " in events_of(engine, name))  # type: ignore[misc]
+        make_claim(engine, "fine", spec_of("1Gi"))
+        create(engine, "fine", SEES)
+        engine.ended("fine")
+    finally:
+        for name in refused:
+            engine.delete(name)
+            engine.cluster.delete(f"{CLAIMS}/{name}")  # other tests read all claims
