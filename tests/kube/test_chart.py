@@ -627,6 +627,16 @@ def test_hooks_delete_what_they_left_and_come_in_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("apis", "printed"), [(APIS, {"cotenant-keys", CLEANUP}), ((*APIS, "helm.toolkit.fluxcd.io/v2"), set())]
+)
+def test_helm_prints_the_logs_of_hooks_unless_the_cluster_has_flux(apis: tuple[str, ...], printed: set[str]) -> None:
+    """Flux's helm-controller panics at the annotation, so the hook would never be done."""
+    policy = "helm.sh/hook-output-log-policy"
+    objects = [one for one in ours({}, apis=apis) if policy in one["metadata"].get("annotations", {})]
+    assert {one["metadata"]["name"] for one in objects} == printed
+
+
+@pytest.mark.parametrize(
     ("name", "allowed"),
     [
         (AGENT, firewall.Allowed(frozenset({9100}), True)),

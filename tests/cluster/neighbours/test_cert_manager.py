@@ -3,7 +3,6 @@
 """Certificates by cert-manager, on a real cluster without GPUs."""
 
 import json
-import os
 import ssl
 import time
 from base64 import b64decode
@@ -15,16 +14,14 @@ from cotenant.kube.api.names import HTTPS_PORT, NAMESPACE, SCHEDULER, WEBHOOK
 from cotenant.kube.install.chart import merged
 from tests.cluster import pods
 from tests.cluster.api import Json
-from tests.cluster.binaries import Binaries, CannotBuildError
-from tests.cluster.cluster import Cluster, running
+from tests.cluster.binaries import Binaries
+from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import until_last_use
 from tests.cluster.engine import SLEEP, Engine, chart_values, run_install
 from tests.cluster.forwarding import forwarded
-from tests.cluster.images import kube_scheduler_image, our_images, pause_image
 from tests.cluster.neighbours import certificates
-from tests.cluster.neighbours.conftest import WANTED, WHY
+from tests.cluster.neighbours.conftest import LIMITS, built_by, shares, without_cotenant
 
-LIMITS = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "64"}
 VALUES = chart_values(devices={"simulate": "auto"})
 BY_CERT_MANAGER = {"certificates": {"source": "cert-manager", "issuer": {"name": "team", "kind": "ClusterIssuer"}}}
 CERTIFICATES = f"/apis/cert-manager.io/v1/namespaces/{NAMESPACE}/certificates"
@@ -34,16 +31,8 @@ END = "-----END CERTIFICATE-----\n"
 @pytest.fixture(scope="module")
 def bare(say: Callable[[str], None], programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster with cert-manager, but without cotenant."""
-    if not os.environ.get(WANTED):
-        pytest.skip(WHY)
-    try:
-        folder = certificates.cert_manager(say)
-    except CannotBuildError as error:
-        pytest.skip(f"needs the cluster: {error}")
-    images = [pause_image(programs.pause / "pause"), our_images()]
-    images.append(kube_scheduler_image(programs.kubernetes / "kube-scheduler"))
-    made = running(tmp_path_factory.mktemp("certificates"), programs, images=images)
-    with until_last_use("bare", made) as cluster:
+    folder = built_by(certificates.cert_manager, say)
+    with until_last_use("bare", without_cotenant(programs, tmp_path_factory.mktemp("certificates"))) as cluster:
         certificates.install(cluster, folder)
         yield cluster
 
@@ -70,13 +59,6 @@ def certified(bare: Cluster) -> Engine:
     bare.kubectl("apply", "--filename=-", feed=feed)
     run_install(bare, "install", merged(VALUES, BY_CERT_MANAGER), "--wait", helm=True)
     return Engine(bare)
-
-
-def shares(engine: Engine, name: str) -> None:
-    """A pod gets a part of a simulated GPU."""
-    engine.create(name, LIMITS)
-    engine.started(name)
-    assert engine.record(name).held_by(0)[0].gpu.startswith("SIM-")
 
 
 def served(engine: Engine) -> bytes:

@@ -79,6 +79,14 @@ helm.sh/hook: {{ . }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
+{{- /* When helm prints the log of a hook. Never if the cluster has Flux: its helm-controller panics at this annotation
+(https://github.com/fluxcd/helm-controller/issues/1562), and the hook would never be done. */}}
+{{- define "cotenant.hookLog" -}}
+{{- if not (.root.Capabilities.APIVersions.Has "helm.toolkit.fluxcd.io/v2") -}}
+helm.sh/hook-output-log-policy: {{ .when }}
+{{- end }}
+{{- end }}
+
 {{- /* How pods of the scheduler are replaced. A new one is ready before an old one ends, so that there is always one that
 answers, unless both would need a volume that only one node can have. */}}
 {{- define "cotenant.schedulerStrategy" -}}
