@@ -333,15 +333,13 @@ def test_freed_capacity_is_announced_with_its_node() -> None:
     assert freed == ["n1"] * 4
 
 
-def test_waiting_pods_are_found_by_name() -> None:
+def test_only_pods_that_this_scheduler_still_has_to_place_wait() -> None:
     state = state_of(pods=[waiting("a"), in_phase(waiting("b"), "Failed")])
     foreign = waiting("c")
     state.pod_changed(None, replace(foreign, spec=replace(foreign.spec, scheduler_name="default-scheduler")))
-    assert set(state.waiting) == {"uid-a"}
-    assert state.waiting_pod("team", "a") == waiting("a")
-    assert state.waiting_pod("team", "b") is None
+    assert state.waiting == {"uid-a": waiting("a")}
     state.pod_changed(waiting("a"), None, "7")
-    assert state.waiting_pod("team", "a") is None
+    assert not state.waiting
 
 
 def test_what_a_namespace_uses_is_added_up(state: ClusterState, running: Pod) -> None:

@@ -121,7 +121,6 @@ class ClusterState:
         # Derived from the accounts and the nodes; `_apply` keeps them up to date.
         self.waiting: dict[str, Pod] = {}
         """pods that wait to be placed, by UID"""
-        self._uids: dict[tuple[str, str], str] = {}  # of waiting pods, by namespace and name
         self._deadlines: dict[str, float] = {}  # of held slots
         self._lingering: dict[str, dict[str, None]] = {}  # UIDs by node
         self._totals = Totals()
@@ -167,10 +166,6 @@ class ClusterState:
     def account(self, uid: str) -> Account:
         """Everything that is known about a pod."""
         return self._accounts.get(uid, _NEW)
-
-    def waiting_pod(self, namespace: str, name: str) -> Pod | None:
-        """A waiting pod by name."""
-        return self.waiting.get(self._uids.get((namespace, name), ""))
 
     def bound(self, uid: str) -> Allocation | None:
         """What the API server has accepted for a pod."""
@@ -429,15 +424,10 @@ class ClusterState:
         return step(account, AgentReport(node, report.seen, report.running.get(uid)))
 
     def _index(self, uid: str, before: Account, after: Account) -> None:
-        if before.pod is not None and before.pod is not after.pod:
-            name = before.pod.metadata.namespace, before.pod.metadata.name
-            if self._uids.get(name) == uid:
-                del self._uids[name]
         if after.pod is None:
             self.waiting.pop(uid, None)
         else:
             self.waiting[uid] = after.pod
-            self._uids[after.pod.metadata.namespace, after.pod.metadata.name] = uid
         if isinstance(after.state, Held):
             self._deadlines[uid] = after.state.until
         else:
