@@ -167,7 +167,7 @@ def sees_shm_of_its_gpu(engine: Engine) -> bool:
 
 
 def test_a_crash_of_mps_is_told_and_clients_start_again_with_their_limits(engine: Engine) -> None:
-    client(engine, "a", 2000, code=STAYS, restartPolicy="Always")
+    client(engine, "a", 2000, code=REPEATS, restartPolicy="Always")
     client_by_claim(engine, "b", 2000, code=REPEATS, restartPolicy="Always")
     for name in ("a", "b"):
         engine.said(name)
@@ -179,9 +179,10 @@ def test_a_crash_of_mps_is_told_and_clients_start_again_with_their_limits(engine
         wait_for(f"{name} to start again", lambda: restarts(engine, name) > before[name])  # noqa: B023 -- at once
         wait_for(f"{name} to be ready", lambda: is_running(engine, name))  # noqa: B023
         has_event(engine, name, "MpsOpen")
-    assert engine.said("a")["room"] == 2000
-    # Kubelet starts a container with a claim again without asking the agent, possibly before MPS is clean.
-    wait_for("b to have its limit", lambda: engine.said("b")["room"] == 2000)
+    # Kubelet starts a container with a claim again without asking the agent, possibly before MPS is clean; on a busy
+    # machine, the first measurement of the other one may fall into the end of that client, too.
+    for name in ("a", "b"):
+        wait_for(f"{name} to have its limit", lambda: engine.said(name)["room"] == 2000)  # noqa: B023 -- at once
 
 
 def test_a_fault_of_one_client_is_attributed(engine: Engine) -> None:
