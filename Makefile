@@ -6,9 +6,9 @@
 PYTHON ?= python3
 ONLY ?=
 ARGS ?=
-# Processes that run tests. Tests mostly wait: for a Kubernetes cluster, which two of them have at first, for daemons and
-# for jobs. A third one runs other tests meanwhile, if it has the memory.
-WORKERS ?= $(shell awk '$$1 == "MemAvailable:" { print ($$2 >= 8 * 1024 * 1024) ? 3 : 2 }' /proc/meminfo)
+# Processes that run tests. Tests mostly wait: for a Kubernetes cluster, which all but the last of them have at first (of
+# two, both), for daemons and for jobs. How many there are depends on the memory.
+WORKERS ?= $(shell awk '$$1 == "MemAvailable:" { gib = $$2 / 1024 / 1024; print (gib >= 14) ? 4 : (gib >= 8) ? 3 : 2 }' /proc/meminfo)
 
 VENV := .venv
 BIN := $(VENV)/bin

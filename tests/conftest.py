@@ -14,7 +14,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests.order import CLUSTER, CLUSTER_PROCESSES, group_of, is_on_cluster, rank_of
+from tests.order import CLUSTER, cluster_processes, group_of, is_on_cluster, rank_of
 from tests.summary import Summary
 
 # Matrices here are small: a second thread of the algebra library only gets in the way of the other test process.
@@ -42,14 +42,15 @@ def data() -> Path:
 
 
 class FewClusters(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives each group of tests to one test process: those on clusters to the first two, as long as others have
-    other groups to run."""
+    """Gives each group of tests to one test process: those on clusters to all but the last, as long as that one
+    has other groups to run."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        has_clusters = list(self.assigned_work).index(node) < CLUSTER_PROCESSES
+        nodes = list(self.assigned_work)
+        has_clusters = nodes.index(node) < cluster_processes(len(nodes))
         self.workqueue.move_to_end(next_group(list(self.workqueue), has_clusters), last=False)
         super()._assign_work_unit(node)
 

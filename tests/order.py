@@ -2,13 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of all tests, and which of them one test process runs.
 
-A test on a Kubernetes cluster mostly waits. So two test processes begin with such tests, one cluster after the other,
-and further processes run other tests meanwhile. Both draw from the same groups, so that they end at the same time.
+A test on a Kubernetes cluster mostly waits. So most test processes begin with such tests, one cluster after the other,
+and the last one runs other tests meanwhile. All draw from the same groups, so that they end at the same time.
 """
 
 CLUSTER = "tests/cluster/"
-CLUSTER_PROCESSES = 2
-"""how many test processes run tests on clusters; others do so only if there is nothing else to do"""
 
 
 def _files(*names: str) -> tuple[str, ...]:
@@ -58,6 +56,11 @@ def group_of(test: str) -> str:
     if own := next((name for name in OWN_CLUSTERS if test.startswith(name)), None):
         return own
     return test if test.startswith(ONE_BY_ONE) else test.partition("::")[0]
+
+
+def cluster_processes(processes: int) -> int:
+    """How many of these test processes run tests on clusters; others do so only if there is nothing else to do."""
+    return max(2, processes - 1)
 
 
 def is_on_cluster(group: str) -> bool:

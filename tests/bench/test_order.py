@@ -8,7 +8,17 @@ import pytest
 
 from tests.conftest import next_group
 from tests.native.kit import ROOT
-from tests.order import BARE, LONG, OWN_CLUSTERS, SHARING, group_of, is_on_cluster, rank_of, shares_cluster
+from tests.order import (
+    BARE,
+    LONG,
+    OWN_CLUSTERS,
+    SHARING,
+    cluster_processes,
+    group_of,
+    is_on_cluster,
+    rank_of,
+    shares_cluster,
+)
 
 
 @pytest.mark.parametrize("name", [*OWN_CLUSTERS, *BARE, *SHARING, *LONG])
@@ -29,7 +39,8 @@ def test_groups_on_clusters_come_first_and_those_that_share_one_after_those_with
     assert sharing.isdisjoint(OWN_CLUSTERS)
 
 
-def test_two_processes_draw_the_groups_on_clusters_and_others_help_when_nothing_else_is_left() -> None:
+def test_most_processes_draw_the_groups_on_clusters_and_others_help_when_nothing_else_is_left() -> None:
+    assert [cluster_processes(number) for number in (1, 2, 3, 4)] == [2, 2, 2, 3]
     groups = ["tests/cluster/bare", "tests/cluster/test_chaos.py", "tests/wire/test_decision.py"]
     assert next_group(groups, has_clusters=True) == "tests/cluster/bare"
     assert next_group(groups, has_clusters=False) == "tests/wire/test_decision.py"
