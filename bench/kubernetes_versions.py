@@ -15,15 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from bench.clusters import require_cluster
 from bench.harness import Figure, at_least, benchmark
 from bench.rows import RESULTS, keep
-from tests.cluster.machine import why_impossible
 
 NAME = "kubernetes-versions"
 USUAL = ("1.34.4", "2.2.9")
 """versions of Kubernetes and of containerd that `make test` runs"""
-PAIRS = (("1.36.3", USUAL[1]), (USUAL[0], "1.7.35"))
+PAIRS = (("1.35.4", USUAL[1]), ("1.36.3", USUAL[1]), (USUAL[0], "1.7.35"))
 """others"""
 FILES = (
     *("dialects", "sight", "gangs", "podgroups", "preemption", "examples", "admission"),
@@ -48,12 +49,14 @@ def ran(kubernetes: str, containerd: str) -> Count:
     with tempfile.TemporaryDirectory(prefix="cotenant-versions-") as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-rsfE", f"--junitxml={report}", *files]
-        subprocess.run(command, env=os.environ | wanted)
-        return counted(report)
+        code = subprocess.run(command, env=os.environ | wanted).returncode
+        return counted(report, code)
 
 
-def counted(report: Path) -> Count:
-    """The counts of a report of pytest."""
+def counted(report: Path, code: int) -> Count:
+    """The counts of a report of pytest, which ended with this exit code; RuntimeError if it did not run all tests."""
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise RuntimeError(f"the tests did not run to their end: exit code {int(code)} of pytest")
     cases = list(ET.parse(report).iter("testcase"))
     skipped = sum(case.find("skipped") is not None for case in cases)
     bad = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
@@ -83,9 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("containerd", nargs="?", default=USUAL[1], help="version of containerd, such as 1.7.35")
     parser.add_argument("--keep", action="store_true", help="store the figure in bench/results.json, as a bench does")
     options = parser.parse_args(argv)
-    if why := why_impossible():
-        sys.exit(f"needs a cluster: {why}")
-    found = figure(options.kubernetes, options.containerd, ran(options.kubernetes, options.containerd))
+    try:
+        require_cluster()
+        found = figure(options.kubernetes, options.containerd, ran(options.kubernetes, options.containerd))
+    except RuntimeError as error:
+        sys.exit(str(error))
     if options.keep:
         keep(RESULTS, NAME, [found], part=True)
     print(f"{found.name}: {found.figure:g} tests passed, {found.baseline}")

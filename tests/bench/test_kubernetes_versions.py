@@ -4,6 +4,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from bench.kubernetes_versions import FILES, PAIRS, USUAL, Count, counted, figure
 from tests.cluster import binaries
 from tests.native.kit import ROOT
@@ -18,7 +20,14 @@ REPORT = """<testsuites><testsuite>
 
 def test_failures_errors_and_skipped_tests_are_not_passed(tmp_path: Path) -> None:
     (tmp_path / "report.xml").write_text(REPORT)
-    assert counted(tmp_path / "report.xml") == Count(passed=1, run=3, skipped=1)
+    assert counted(tmp_path / "report.xml", pytest.ExitCode.TESTS_FAILED) == Count(passed=1, run=3, skipped=1)
+
+
+@pytest.mark.parametrize("code", [pytest.ExitCode.INTERRUPTED, -9])
+def test_a_run_that_was_stopped_counts_nothing(tmp_path: Path, code: int) -> None:
+    (tmp_path / "report.xml").write_text(REPORT)
+    with pytest.raises(RuntimeError, match=f"exit code {int(code)} of pytest"):
+        counted(tmp_path / "report.xml", code)
 
 
 def test_a_version_needs_all_tests_that_ran_and_at_least_one() -> None:
