@@ -3,7 +3,7 @@
 """Preload, MPS and MIG tenants on one node of a real cluster: what each is given, and what becomes of MPS."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -166,23 +166,21 @@ def sees_shm_of_its_gpu(engine: Engine) -> bool:
     return seen == ["shared", "shared", ""] and daemon.read_text() == "shared\n" and (shm / "word").exists()
 
 
-def test_a_crash_of_mps_is_told_and_clients_start_again_with_their_limits(engine: Engine) -> None:
-    client(engine, "a", 2000, code=REPEATS, restartPolicy="Always")
-    client_by_claim(engine, "b", 2000, code=REPEATS, restartPolicy="Always")
-    for name in ("a", "b"):
-        engine.said(name)
-    before = {name: restarts(engine, name) for name in ("a", "b")}
+@pytest.mark.parametrize("make", [client, client_by_claim])
+def test_a_crash_of_mps_is_told_and_clients_start_again_with_their_limits(
+    engine: Engine, make: Callable[..., None]
+) -> None:
+    name = make.__name__.replace("_", "-")
+    make(engine, name, 2000, code=REPEATS, restartPolicy="Always")
+    engine.said(name)
+    before = restarts(engine, name)
     engine.kill("nvidia-cuda-mps-control -d")
-    for name in ("a", "b"):
-        has_event(engine, name, "MpsClosed", "is closed until its MPS is clean")
-    for name in ("a", "b"):
-        wait_for(f"{name} to start again", lambda: restarts(engine, name) > before[name])  # noqa: B023 -- at once
-        wait_for(f"{name} to be ready", lambda: is_running(engine, name))  # noqa: B023
-        has_event(engine, name, "MpsOpen")
-    # Kubelet starts a container with a claim again without asking the agent, possibly before MPS is clean; on a busy
-    # machine, the first measurement of the other one may fall into the end of that client, too.
-    for name in ("a", "b"):
-        wait_for(f"{name} to have its limit", lambda: engine.said(name)["room"] == 2000)  # noqa: B023 -- at once
+    has_event(engine, name, "MpsClosed", "is closed until its MPS is clean")
+    wait_for("it to start again", lambda: restarts(engine, name) > before)
+    wait_for("it to be ready", lambda: is_running(engine, name))
+    has_event(engine, name, "MpsOpen")
+    # Kubelet starts a container with a claim again without asking the agent, possibly before MPS is clean.
+    wait_for("it to have its limit", lambda: engine.said(name)["room"] == 2000)
 
 
 def test_a_fault_of_one_client_is_attributed(engine: Engine) -> None:
