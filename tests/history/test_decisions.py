@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -131,6 +132,20 @@ def test_the_nodes_that_were_not_considered_are_known_and_the_shorter_list_is_wr
         line = msgspec.json.decode(lines[-1])
     assert set(decision.closed) == {"reserved"} | (set() if offered is None else names - offered)
     assert len(line.get("offered", ())) + len(line["closed"]) - 1 <= len(names) // 2
+
+
+def test_what_came_before_the_first_line_was_written_belongs_to_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "TOGETHER_S", 3600.0)
+    recorder = DecisionRecorder(
+        FolderSegments(tmp_path / "d"), lambda: begin_line(time.time(), "local", "binpack", "fifo", True)
+    )
+    recorder.snapshot(Cluster.of(MACHINES))
+    came = time.time()
+    time.sleep(0.01)
+    assert msgspec.json.decode(next(recorder.lines()))["at"] <= came  # it was written only now
+    recorder.close()
 
 
 def test_more_lines_than_may_wait_are_left_out_and_the_next_part_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:

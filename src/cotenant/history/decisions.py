@@ -7,6 +7,7 @@ next one begins a new part with the whole cluster.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +28,10 @@ from cotenant.wire.recording import Arrived, Begin, Decided, Ended, Line, encode
 
 MOST_PENDING = 1_000
 """lines that may wait for the disk"""
-TOGETHER_S = 0.25
-"""for which lines are collected before they are written. To wake the thread for each line costs ten times as much as
-the line itself, and the engine has to wait meanwhile: Python runs one thread at a time."""
+TOGETHER_S = 0.02
+"""for which lines are collected before they are written; a process that is killed loses them. To wake the thread for
+each line costs ten times as much as the line itself, and the engine has to wait meanwhile: Python runs one thread at a
+time."""
 MOST_BELIEVED = 64
 """nodes of a cluster up to which predicted speeds are recorded with each decision"""
 
@@ -77,12 +79,15 @@ class DecisionRecorder:
         self._segments, self._begin, self._failed = segments, begin, failed
         self._thread = ThreadPoolExecutor(1, "decisions")
         self._turn = threading.Lock()
-        self._pending: deque[Callable[[], None]] = deque()
+        self._pending: deque[tuple[float, Callable[[], None]]] = deque()
+        """what writes each line, and when it came in seconds since 1970"""
         self._awaited = False
         """whether the thread is going to write what is pending"""
         self._hurry = threading.Event()
         self._works = True
         self._gap = True
+        self._came = 0.0
+        """when the line came that is written now"""
         self._last: Cluster | None = None
         self._shorter: tuple[frozenset[str] | None, tuple[str, ...], _Listed] = None, (), (None, ())
         self._mix: object = None
@@ -134,7 +139,7 @@ class DecisionRecorder:
             if len(self._pending) >= MOST_PENDING:
                 self._gap = True
                 return
-            self._pending.append(write)
+            self._pending.append((time.time(), write))
             if self._awaited:
                 return
             self._awaited = True
@@ -148,7 +153,7 @@ class DecisionRecorder:
                 if not self._pending:
                     self._awaited = False
                     return
-                write = self._pending.popleft()
+                self._came, write = self._pending.popleft()
             try:
                 write()
                 self._works = True
@@ -169,9 +174,12 @@ class DecisionRecorder:
             self._segments.append(encode_line(line))
 
     def _write_begin(self, cluster: Cluster) -> None:
-        """Begins a new part, which is understood without the parts before it."""
+        """Begins a new part, which is understood without the parts before it. It begins when the line came, not when it
+        is written: what came meanwhile belongs to it."""
         nodes = tuple(RecordedNode(machine=node.machine, tenants=node.tenants) for node in cluster)
-        self._segments.begin(encode_line(replace(self._begin(), nodes=nodes)))
+        head = self._begin()
+        at = Seconds(min(head.at, self._came))
+        self._segments.begin(encode_line(replace(head, at=at, nodes=nodes)))
         self._last, self._gap, self._mix = cluster, False, None
 
     def _write_decision(self, one: Considered) -> None:
