@@ -39,8 +39,9 @@ BLIND_S = 5.0
 """within which the API server must show that the pod of a container without its cards is deleted"""
 OOM = 2
 """CUDA's answer if the memory is used up"""
-LASTING_S = 20.0
-"""kubelet's list and the API server's may differ for less: each learns of a pod at its own time"""
+LASTING_S = 60.0
+"""kubelet's list and the API server's may differ for less: each learns of a pod at its own time, and a kubelet that has
+restarted tells that it rejected a pod only when the API server is back"""
 
 
 class Process(NamedTuple):
