@@ -476,7 +476,7 @@ def test_a_pod_whose_assignment_was_withdrawn_keeps_its_claim_from_no_other() ->
 
 
 def test_no_claim_is_allocated_for_a_pod_that_is_gone() -> None:
-    """It would be reserved for a pod that nobody can delete."""
+    """The claim would stay reserved for a pod that does not exist."""
 
     async def story(plane: ControlPlane) -> None:
         server, allocator, book = plane.server, plane.scheduler.allocator, plane.scheduler.claims
