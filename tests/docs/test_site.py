@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import markdown
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -25,6 +26,14 @@ ROOT = Path(__file__).parents[2]
 LOOKS = {"desktop": DESKTOP, "dark": DARK, "phone": PHONE}
 WITH_A_DIAGRAM = "explanation/architecture/"
 WITH_LINKS_TO_SOURCES = "explanation/isolation/index.html"
+SCREEN_PX = 1250
+GITHUB = """body {width: 830px; margin: 0; font: 16px/1.5 "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif}
+p, table, pre {margin: 0 0 16px}
+h1, h2 {margin: 24px 0 16px; padding-bottom: .3em; border-bottom: 1px solid; line-height: 1.25}
+pre {padding: 16px; font: 13.6px/1.45 monospace}
+table {border-collapse: collapse}
+td, th {padding: 6px 13px; border: 1px solid}
+img {max-width: 100%}"""
 
 
 def build(repository: Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -170,3 +179,14 @@ def test_search_finds_a_word(browser: Browser, address: str) -> None:
         page.locator("input.md-search__input").fill("fragmentation")
         expect(page.locator(".md-search-result__link").first).to_be_visible(timeout=30_000)  # the index is made first
         assert complaints == []
+
+
+def test_the_first_page_fits_on_two_screens(browser: Browser, tmp_path: Path) -> None:
+    """Measured with the sizes of the style sheet with which GitHub shows a README.md, in a column 830 px wide."""
+    body = markdown.markdown((ROOT / "README.md").read_text(), extensions=["tables", "fenced_code"])
+    file = tmp_path / "page.html"
+    file.write_text(f'<!doctype html><base href="{ROOT.as_uri()}/"><style>{GITHUB}</style><body>{body}</body>')
+    with opened(browser, file.as_uri(), "desktop") as (page, _):
+        page.wait_for_function("document.images[0].complete")
+        assert page.evaluate("document.images[0].naturalWidth") > 0
+        assert page.evaluate("document.body.offsetHeight") <= 2 * SCREEN_PX

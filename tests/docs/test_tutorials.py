@@ -53,6 +53,12 @@ def test_the_commands_of_the_first_page_for_a_cluster_are_those_of_its_tutorial(
     assert set(shown.splitlines()) <= set(commands)
 
 
+def test_the_commands_of_the_first_page_for_a_lab_server_are_those_of_its_pages() -> None:
+    (shown,) = [block for _, block in BLOCK.findall((ROOT / "README.md").read_text()) if "service install" in block]
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("howto/install.md", "tutorial/lab-server.md"))
+    assert [line for line in shown.splitlines() if line not in pages] == []
+
+
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_every_block_of_a_tutorial_is_run_or_compared(page: Path) -> None:
     assert steps(page)

@@ -33,24 +33,37 @@ class Question(NamedTuple):
     """One line of the comparison."""
 
     question: str
+    short: str | None
+    """the same in a few words, for README.md; None: it is not there"""
     answers: dict[str, Answer]
 
 
-def systems() -> dict[str, str]:
-    """What each name stands for."""
-    return {name: about["what"] for name, about in yaml.safe_load(TABLE.read_text())["systems"].items()}
+def systems(*, first_page: bool = False) -> dict[str, str]:
+    """What each name stands for; with `first_page`, of the systems in README.md only."""
+    found = yaml.safe_load(TABLE.read_text())["systems"]
+    return {name: about["what"] for name, about in found.items() if about.get("short", True) or not first_page}
 
 
 def questions() -> list[Question]:
     """The lines of the comparison."""
     found = yaml.safe_load(TABLE.read_text())["questions"]
-    return [Question(one["question"], {name: Answer(*row) for name, row in one["answers"].items()}) for one in found]
+    return [
+        Question(one["question"], one.get("short"), {name: Answer(*row) for name, row in one["answers"].items()})
+        for one in found
+    ]
 
 
 def summary() -> str:
-    """The table of README.md."""
+    """The table of all systems and questions."""
     names = list(systems())
     return table(("", *names), [(one.question, *(one.answers[name].short for name in names)) for one in questions()])
+
+
+def first_page() -> str:
+    """The table of README.md, which fits on a screen: some of the systems and questions."""
+    names = list(systems(first_page=True))
+    rows = [(one.short, *(one.answers[name].short for name in names)) for one in questions() if one.short]
+    return table(("", *names), rows)
 
 
 def page(_: str) -> str:
@@ -62,7 +75,7 @@ def page(_: str) -> str:
 
 def readme(text: str) -> str:
     """README.md with its table renewed."""
-    return replaced(text, "docs/reference/comparison.yaml", summary())
+    return replaced(text, "docs/reference/comparison.yaml", first_page())
 
 
 def _section(one: Question) -> str:
