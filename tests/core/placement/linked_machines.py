@@ -89,11 +89,11 @@ def total_over_time(links: LinkMatrix, seed: int, choice: Choice, steps: int = 2
 
 @cache
 def by_division(links: LinkMatrix, free: Gpus, size: int) -> Gpus:
-    """The best set of the best division of the free GPUs, filled up with places for no GPU, into sets of this size."""
+    """The best set of the best division of the free GPUs, filled up with places for no GPU, into sets of this size. One
+    set has all of these places, or there is none: this is how go-gpuallocator limits its search."""
     places = (*free, *(-1 - place for place in range(-len(free) % size)))
     _, sets = _divided(links, places, size)
-    whole = [one for one in sets if min(one) >= 0] or list(combinations(free, size))
-    return max(whole, key=lambda one: total_link(links, one))
+    return max((one for one in sets if min(one) >= 0), key=lambda one: total_link(links, one))
 
 
 @cache
@@ -101,8 +101,11 @@ def _divided(links: LinkMatrix, places: Gpus, size: int) -> tuple[int, tuple[Gpu
     if not places:
         return 0, ()
     best: tuple[int, tuple[Gpus, ...]] = (-1, ())
+    empty = {place for place in places if place < 0}
     for beside in combinations(places[1:], size - 1):
         one = (places[0], *beside)
+        if not empty.isdisjoint(one) and not empty.issubset(one):
+            continue
         total, sets = _divided(links, tuple(place for place in places if place not in one), size)
         total += total_link(links, [gpu for gpu in one if gpu >= 0])
         if total > best[0]:

@@ -66,7 +66,8 @@ def _choices(links: LinkMatrix) -> _Choices:
 
 
 class _Divisions:
-    """The best divisions of free GPUs into sets of one size; the last sets may lack GPUs if the number does not fit."""
+    """The best divisions of free GPUs into sets of one size. If the number does not fit, one set lacks all GPUs that
+    are missing: sets that lack some of them are not compared, as in go-gpuallocator."""
 
     def __init__(self, totals: Sequence[int], subsets: Sequence[Sequence[Sequence[int]]], size: int) -> None:
         self._totals, self._subsets, self._size = totals, subsets, size
@@ -75,25 +76,31 @@ class _Divisions:
     def choice(self, free: int) -> int:
         """The best whole set of the best division."""
         _, sets = self._divide(free, -free.bit_count() % self._size)
-        whole = [one for one in sets if one.bit_count() == self._size] or self._subsets[free][self._size]
-        return max(whole, key=self._totals.__getitem__)
+        return max((one for one in sets if one.bit_count() == self._size), key=self._totals.__getitem__)
 
     def _divide(self, free: int, lacking: int) -> tuple[int, tuple[int, ...]]:
-        """The largest total of a division in which this many GPUs lack, and its sets."""
+        """The largest total of a division in which this many GPUs lack, and its sets; the first one of equals."""
         if not free:
             return 0, ()
         if (free, lacking) not in self._best:
             first, others = free & -free, free & (free - 1)
             found: tuple[int, tuple[int, ...]] = (-1, ())
-            for fewer in range(min(lacking, self._size - 1) + 1):
-                with_first = self._size - 1 - fewer
-                for beside in self._subsets[others][with_first]:
-                    total, sets = self._divide(others ^ beside, lacking - fewer)
-                    total += self._totals[first | beside]
-                    if total > found[0]:
-                        found = total, (first | beside, *sets)
+            for beside in self._beside(others, lacking):
+                fewer = self._size - 1 - beside.bit_count()
+                total, sets = self._divide(others ^ beside, lacking - fewer)
+                total += self._totals[first | beside]
+                if total > found[0]:
+                    found = total, (first | beside, *sets)
             self._best[free, lacking] = found
         return self._best[free, lacking]
+
+    def _beside(self, others: int, lacking: int) -> Sequence[int]:
+        """What may be in the set of the first GPU, in order of its members; a place for no GPU comes last."""
+        whole = self._subsets[others][self._size - 1]
+        if not lacking:
+            return whole
+        lacked = self._subsets[others][self._size - 1 - lacking]
+        return sorted([*whole, *lacked], key=lambda mask: (*_members(mask), len(self._totals)))
 
 
 def _total_links(links: LinkMatrix) -> list[int]:
