@@ -348,7 +348,7 @@ def test_names_in_the_settings_reach_kube_scheduler() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("schedular: {}", r"unknown field `schedular` - at `\$.settings`"),
+        ("schedular: {}", r"values: settings: unknown name 'schedular'; did you mean 'scheduler'"),
         ("version: 2", "2"),
         ("lease: {renew-s: 6}", r"expected duration-s \(6\) to be more than renew-s \(6\)"),
         ("lease: {retry-s: 4}", r"more than 1.2 times retry-s \(4\)"),

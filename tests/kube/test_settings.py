@@ -86,7 +86,7 @@ def test_the_nearest_word_on_a_card_wins() -> None:
         ("dialects: {vgpu: {count: aliyun.com/gpu}}", "two dialects use it"),
         ("dialects: {vgpu: {count: gpu}}", "expected a name such as example.com/gpu"),
         ("defaults: {compute: 101}", "default compute"),
-        ("[1, 2]", "Expected `object`"),
+        ("[1, 2]", "expected a map, not a list"),
         ("a: b: c", "mapping values"),
         ("\x00", "unacceptable character"),
         ("a: &x [*x]", "settings"),

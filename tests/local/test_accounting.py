@@ -214,7 +214,7 @@ def test_an_empty_file_has_no_rules(tmp_path: Path) -> None:
         ("groups: {no-such-group: {}}", "no group 'no-such-group' on this machine"),
         ("groups: {lab: {users: [no-such-user]}}", "no user 'no-such-user'"),
         ("default: {memory: much}", "memory: "),
-        ("default: {gpu: 4}", "unknown field `gpu`"),
+        ("default: {gpu: 4}", "default: unknown name 'gpu'; did you mean 'gpus'?"),
         ("default: {gpus: -1}", "gpus"),
         ("groups: {others: {weight: 0}}", "weight"),
         ("version: 7", "version 7 is newer than this cotenant"),

@@ -5,6 +5,7 @@
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -145,7 +146,7 @@ def install(
 ) -> None:
     """Installs the chart in a cluster, by helm if it is on the PATH. The reference of the chart lists all values."""
     from cotenant.kube.install.chart import checked_values, merged_values
-    from cotenant.kube.install.installing import plan_install
+    from cotenant.kube.install.installing import plan_install, refuse_second
 
     said = merged_values(values, assignments, settings)
     checked_values(said)
@@ -155,8 +156,9 @@ def install(
         print_manifests(_manifests(said, kube_version, options["kubeconfig"], options["context"]), output)
         return
 
-    def by_helm(helm: "Helm", **how: Any) -> str:
-        return helm.install(said, **how)
+    async def by_helm(client: "Client", helm: "Helm", **how: Any) -> str:
+        failed = await refuse_second(client)
+        return helm.install(said, again=failed is not None, **how)
 
     _change(by_helm, lambda client: plan_install(client, said), **options)
 
@@ -171,12 +173,13 @@ def upgrade(
     """Upgrades an installation to the version of this command, or changes its values. Values that were set before are
     kept."""
     from cotenant.kube.install.chart import merged_values
-    from cotenant.kube.install.installing import plan_upgrade
+    from cotenant.kube.install.installing import plan_upgrade, require_release
 
     said = merged_values(values, assignments, settings)
 
-    def by_helm(helm: "Helm", **how: Any) -> str:
-        return helm.upgrade(said, reset=reset, **how)
+    async def by_helm(client: "Client", helm: "Helm", **how: Any) -> str:
+        release = await require_release(client)
+        return replace(helm, release=release.name).upgrade(said, reset=reset, **how)
 
     _change(by_helm, lambda client: plan_upgrade(client, said, reset=reset), **options)
 
@@ -190,11 +193,12 @@ def uninstall(purge: bool, kubeconfig: Path | None, context: str | None) -> None
     from cotenant.kube.install.installing import helm_release, remove
 
     async def work(client: "Client", _namespace: str) -> bool:
-        program = find_helm()
-        if program is None or await helm_release(client) is None:
+        program, release = find_helm(), await helm_release(client)
+        if program is None or release is None:
             await remove(client, note, purge=purge)
         else:
-            click.echo(Helm(program=program, kubeconfig=kubeconfig, context=context).uninstall().strip())
+            helm = Helm(program=program, release=release.name, kubeconfig=kubeconfig, context=context)
+            click.echo(helm.uninstall(has_failed=release.has_failed).strip())
         return True
 
     in_cluster(work, None, kubeconfig, context)
@@ -227,7 +231,7 @@ def kube_doctor(context: click.Context, /, **options: Any) -> None:
 
 
 def _change(
-    by_helm: "Callable[..., str]",
+    by_helm: "Callable[..., Coroutine[None, None, str]]",
     plan_of: "Callable[[Client], Coroutine[None, None, Plan]]",
     *,
     kubeconfig: Path | None,
@@ -248,7 +252,8 @@ def _change(
         if program is not None:
             await refuse_own(client)
             helm = Helm(program=program, kubeconfig=kubeconfig, context=context)
-            click.echo(by_helm(helm, wait_s=timeout if wait else None, dry_run=dry_run).strip())
+            done = await by_helm(client, helm, wait_s=timeout if wait else None, dry_run=dry_run)
+            click.echo(done.strip())
             return
         plan = await plan_of(client)
         if dry_run:

@@ -28,7 +28,7 @@ from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
 from cotenant.kube.codec.isolation import Isolation
 from cotenant.kube.codec.settings import DIALECTS, Settings, Unmeasured
 from cotenant.kube.codec.vgpu import VGPU, hami_annotations
-from cotenant.wire.codec import read_bounded
+from cotenant.wire.codec import read_bounded, refusal
 from cotenant.wire.migration import Step, migrate
 
 MIGRATIONS: Sequence[Step] = ()
@@ -517,7 +517,9 @@ def parse_settings(
         if check_queue:
             settings.queue.check()
             settings.check_policies()
-    except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, InputError, RecursionError) as error:
+    except msgspec.ValidationError as error:
+        raise InputError(f"{what}: {refusal(error, KubeSettings)}") from None
+    except (yaml.YAMLError, UnicodeError, InputError, RecursionError) as error:
         raise InputError(f"{what}: {' '.join(str(error).split())}") from None
     return settings
 

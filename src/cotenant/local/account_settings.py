@@ -17,7 +17,7 @@ from cotenant.core.queueing.limits import NO_LIMITS, Limits
 from cotenant.core.units import MiB, MilliCpu, Seconds, parse_memory
 from cotenant.errors import InputError
 from cotenant.local.owners import account_named, check_group
-from cotenant.wire.codec import read_bounded
+from cotenant.wire.codec import read_bounded, refusal
 from cotenant.wire.migration import Step, migrate
 
 MIGRATIONS: Sequence[Step] = ()
@@ -191,7 +191,9 @@ def read_accounts(path: Path) -> AccountRules:
         if isinstance(found, Mapping):
             found = migrate(found, MIGRATIONS, lambda line: print(f"{path}: {line}", file=sys.stderr))
         return _rules(msgspec.convert({} if found is None else found, AccountFile))
-    except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, InputError, RecursionError) as error:
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {refusal(error, AccountFile)}") from None
+    except (yaml.YAMLError, UnicodeError, InputError, RecursionError) as error:
         raise InputError(f"{path}: {' '.join(str(error).split())}") from None
 
 

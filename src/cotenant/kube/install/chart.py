@@ -20,7 +20,7 @@ from cotenant.kube.install.template import Templates
 from cotenant.kube.install.template_functions import FUNCTIONS, LOADER
 from cotenant.kube.install.values import Values, check_present, explained
 from cotenant.kube.settings import MIGRATIONS, MOST_BYTES, parse_settings
-from cotenant.wire.codec import read_bounded
+from cotenant.wire.codec import read_bounded, refusal
 from cotenant.wire.migration import FIRST, Step, migrate
 
 RELEASE = "cotenant"
@@ -90,7 +90,7 @@ def checked_values(said: Mapping[str, Any]) -> Json:
     try:
         msgspec.convert(values, Values)
     except msgspec.ValidationError as error:
-        raise InputError(f"values: {explained(str(error))}") from None
+        raise InputError(f"values: {explained(refusal(error, Values))}") from None
     check_present(values)
     parse_settings(json.dumps(values["settings"]).encode(), "values: settings")
     return values

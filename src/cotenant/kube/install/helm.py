@@ -22,21 +22,24 @@ class Helm:
     """A helm program, and the cluster that it is to use."""
 
     program: str
+    release: str = RELEASE
     kubeconfig: Path | None = None
     context: str | None = None
 
-    def install(self, said: Mapping[str, Any], *, wait_s: float | None, dry_run: bool) -> str:
-        """Install the chart, and return what helm says."""
-        return self._with_values(["install", "--create-namespace"], said, wait_s, dry_run)
+    def install(self, said: Mapping[str, Any], *, wait_s: float | None, dry_run: bool, again: bool = False) -> str:
+        """Install the chart, and return what helm says. With `again`, there is a release that failed."""
+        words = ["upgrade", "--install", "--reset-values"] if again else ["install"]
+        return self._with_values([*words, "--create-namespace"], said, wait_s, dry_run)
 
     def upgrade(self, said: Mapping[str, Any], *, wait_s: float | None, dry_run: bool, reset: bool) -> str:
         """Upgrade the release, and return what helm says."""
         values = "--reset-values" if reset else "--reset-then-reuse-values"
         return self._with_values(["upgrade", values], said, wait_s, dry_run)
 
-    def uninstall(self) -> str:
-        """Remove the release, and return what helm says, with the output of our job."""
-        done = self._run(["uninstall", RELEASE, "--wait"])
+    def uninstall(self, *, has_failed: bool = False) -> str:
+        """Remove the release, and return what helm says, with the output of our job. A release that failed has left
+        nothing for the job."""
+        done = self._run(["uninstall", self.release, "--wait", *(["--no-hooks"] if has_failed else [])])
         return f"{done.stderr}{done.stdout}"
 
     def _with_values(self, words: Sequence[str], said: Mapping[str, Any], wait_s: float | None, dry_run: bool) -> str:
@@ -45,7 +48,7 @@ class Helm:
         with tempfile.TemporaryDirectory(prefix="cotenant-values-") as place:
             file = Path(place) / "values.yaml"
             file.write_text(yaml.safe_dump(dict(said)))
-            command = [words[0], RELEASE, str(chart_folder()), *words[1:], "--values", str(file), *waiting, *dry]
+            command = [words[0], self.release, str(chart_folder()), *words[1:], "--values", str(file), *waiting, *dry]
             return self._run(command).stdout
 
     def _run(self, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":

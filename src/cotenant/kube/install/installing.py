@@ -58,7 +58,22 @@ ADOPTED = {
     "annotations": {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": NAMESPACE},
 }
 """What helm requires of an object that it did not create, so that it can be used by a later installation."""
+RELEASE_NAME = "meta.helm.sh/release-name"
+"""annotation by which helm marks the objects of a release"""
+UNINSTALLED = "uninstalled"
+"""state of a release whose history helm keeps"""
+INSTALLED = {"deployed", "superseded"}
+"""states of a revision that was installed"""
 Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release of helm that is an installation of cotenant."""
+
+    name: str
+    has_failed: bool
+    """whether it was never installed: a check or the first job refused it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,18 +181,47 @@ async def _plan(client: Client, said: Mapping[str, Any], *, upgrade: bool = Fals
 
 async def _refuse_helm(client: Client) -> None:
     release = await helm_release(client)
+    if release is not None and release.has_failed:
+        raise InputError(
+            f"an installation by helm failed in namespace {NAMESPACE} (release {release.name}): repeat it with helm, or"
+            f" remove what it left by `helm uninstall {release.name} --namespace {NAMESPACE} --no-hooks`"
+        )
     if release is not None:
         raise InputError(
-            f"helm installed cotenant in namespace {NAMESPACE} (release {release}): upgrade and remove it with helm, or"
-            " install helm and repeat this command"
+            f"helm installed cotenant in namespace {NAMESPACE} (release {release.name}): upgrade and remove it with"
+            " helm, or install helm and repeat this command"
         )
 
 
-async def helm_release(client: Client) -> str | None:
-    """Return the name of the helm release in our namespace; None if there is none."""
-    secrets, _ = await listed(client, Kind("secrets", Seen), Selection(namespace=NAMESPACE, labels="owner=helm"))
-    names = [one.metadata.labels.get("name", "") for one in secrets]
-    return names[-1] if names else None
+async def helm_release(client: Client) -> Release | None:
+    """Return the release of helm in our namespace that is cotenant; None if there is none. Others may be there, too."""
+    installed = await found(client, Key("ConfigMap", CONFIGURATION, NAMESPACE))
+    name = None if installed is None else installed.metadata.annotations.get(RELEASE_NAME)
+    if name is not None:
+        return Release(name, has_failed=False)
+    labels = f"owner=helm,name={RELEASE},status!={UNINSTALLED}"
+    secrets, _ = await listed(client, Kind("secrets", Seen), Selection(namespace=NAMESPACE, labels=labels))
+    states = {one.metadata.labels.get("status") for one in secrets}
+    return Release(RELEASE, has_failed=not states & INSTALLED) if states else None
+
+
+async def refuse_second(client: Client) -> Release | None:
+    """InputError if helm has installed cotenant already; otherwise return the release of a failed installation."""
+    release = await helm_release(client)
+    if release is not None and not release.has_failed:
+        raise InputError(
+            f"helm installed cotenant in namespace {NAMESPACE} (release {release.name}): `cotenant kube upgrade`"
+            " changes it"
+        )
+    return release
+
+
+async def require_release(client: Client) -> Release:
+    """Return the release of helm that is cotenant; InputError if it is not installed."""
+    release = await helm_release(client)
+    if release is None or release.has_failed:
+        raise InputError(f"cotenant is not installed in namespace {NAMESPACE}: `cotenant kube install` installs it")
+    return release
 
 
 async def refuse_own(client: Client) -> None:

@@ -104,7 +104,8 @@ def _has(seen: Iterable[Key], name: str) -> bool:
 async def _way(client: Client) -> str:
     if await found(client, INSTALLED) is not None:
         return "cotenant"
-    return "helm" if await helm_release(client) is not None else OTHER
+    release = await helm_release(client)
+    return OTHER if release is None or release.has_failed else "helm"
 
 
 async def _certificate(client: Client, name: str) -> CertificateStatus:

@@ -336,5 +336,5 @@ def explained(refusal: str) -> str:
     """Return why a value was refused, with the meaning of a pattern instead of the pattern."""
     for kind in (Name, OptionalName, Key, LabelValue, Quantity, Memory, Repository, Tag):
         (meta,) = get_args(kind)[1:]
-        refusal = refusal.replace(f"`str` matching regex {meta.pattern!r}", meta.description)
+        refusal = refusal.replace(f"a text matching regex {meta.pattern!r}", meta.description)
     return refusal
