@@ -352,6 +352,8 @@ class ApiServer:
             change = {"metadata": {"annotations": annotations}, "spec": {"nodeName": body["target"]["name"]}}
             self.merge(name, change, namespace)
             _write(writer, 201, {"kind": "Status", "status": "Success"})
+        elif asked.method == "PATCH" and (wrong := _wrong_claim(self.pods[namespace, name], body, parts)):
+            return _write_status(writer, 422, "Invalid", wrong)
         elif asked.method == "PATCH":
             _write(writer, 200, self.merge(name, body, namespace))
         elif asked.method == "DELETE":
@@ -465,6 +467,28 @@ def _clash(pod: Pod, body: dict[str, Any]) -> str:
             return f"the {name} does not match"
     bound = pod.get("spec", {}).get("nodeName")
     return f"pod is already assigned to node {bound}" if bound and body.get("kind") == "Binding" else ""
+
+
+MOST_RESULTS, MOST_CONSUMERS = 32, 256
+
+
+def _wrong_claim(claim: Pod, patch: dict[str, Any], parts: list[str]) -> str:
+    """Return what Kubernetes 1.34 refuses in the status of a claim."""
+    if (parts[4], parts[-1]) != ("resourceclaims", "status"):
+        return ""
+    before, after = claim.get("status", {}), _merged(claim, patch).get("status", {})
+    given, now, consumers = before.get("allocation"), after.get("allocation"), after.get("reservedFor") or []
+    if given and now and given != now:
+        return "status.allocation: field is immutable"
+    if consumers and not now:
+        return "status.reservedFor: may not be specified when `allocated` is not set"
+    if "deletionTimestamp" in claim["metadata"] and any(one not in before.get("reservedFor", []) for one in consumers):
+        return "status.reservedFor: new entries may not be added while `deletionTimestamp` is set"
+    if len(((now or {}).get("devices") or {}).get("results") or []) > MOST_RESULTS:
+        return f"status.allocation.devices.results: must have at most {MOST_RESULTS} items"
+    if len(consumers) > MOST_CONSUMERS:
+        return f"status.reservedFor: must have at most {MOST_CONSUMERS} items"
+    return ""
 
 
 def _merged(old: Any, patch: Any) -> Any:

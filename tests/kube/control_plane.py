@@ -179,6 +179,7 @@ async def a_scheduler(
     # Before it runs: a loop that waits already does not see another time.
     scheduler.preemptor.tick_s, scheduler.preemptor.sweep_s = 0.01, 0.02
     scheduler.resizer.again_s, scheduler.learning.refresh_s = 0.1, 0.01
+    scheduler.allocator.sweep_s = 0.1
     doors = [
         Listener(listen("127.0.0.1", 0), application(routes, scheduler.errors))
         for routes in (scheduler.for_kube_scheduler(), scheduler.for_operators(lambda: KEY, lambda: DECISIONS_KEY))

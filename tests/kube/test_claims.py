@@ -35,6 +35,16 @@ def add_claim(server: ApiServer, name: str, spec: dict[str, Any]) -> None:
     server.claims.merge(name, {"metadata": metadata, "spec": spec, "status": {}}, "team")
 
 
+def add_claim_for(server: ApiServer, pod: str, claim: str, spec: dict[str, Any]) -> None:
+    """What Kubernetes' controller does with the only template that a pod names."""
+    (named,) = server.pods["team", pod]["spec"]["resourceClaims"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": f"uid-{pod}", "controller": True}
+    metadata = {"namespace": "team", "uid": f"claim-{claim}", "ownerReferences": [owner]}
+    server.claims.merge(claim, {"metadata": metadata, "spec": spec, "status": {}}, "team")
+    made = [{"name": named["name"], "resourceClaimName": claim}]
+    server.merge(pod, {"status": {"resourceClaimStatuses": made}}, "team")
+
+
 def add_pod(
     server: ApiServer,
     name: str,

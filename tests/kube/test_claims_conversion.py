@@ -33,7 +33,7 @@ from cotenant.kube.settings import ClaimsPart, KubeSettings, parse_settings
 from cotenant.kube.webhook.mutation import mutate
 from tests.kube.control_plane import ControlPlane, play, until
 from tests.kube.reviews import SETTINGS, Json, admitted, changed, refusal, response, review, written
-from tests.kube.test_claims import add_claim, add_pod, bind, is_ready, spec_of
+from tests.kube.test_claims import add_claim, add_claim_for, add_pod, bind, is_ready, spec_of
 from tests.kube.test_claims_in_full import record, waits, with_nodes
 
 CONVERT = KubeSettings(claims=ClaimsPart(enabled=True, convert=True))
@@ -266,10 +266,7 @@ def test_the_scheduler_creates_the_template_and_places_the_pod_by_its_claim() ->
         await until(lambda: ("team", "cotenant-1x-50pct") in server.templates.pods)
         made = server.templates.pods["team", "cotenant-1x-50pct"]
         assert made["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "cotenant"}
-        # what Kubernetes' controller does
-        add_claim(server, "one", made["spec"]["spec"])
-        statuses = [{"name": "cotenant-gpu-0", "resourceClaimName": "one"}]
-        server.merge("one", {"status": {"resourceClaimStatuses": statuses}}, "team")
+        add_claim_for(server, "one", "one", made["spec"]["spec"])
         await until(lambda: is_ready(server, "one"))
         assert [share.memory for share in record(server, "one").held_by(0)] == [8000]
         bind(server, "one")

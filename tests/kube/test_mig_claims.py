@@ -12,7 +12,7 @@ from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.control_plane import ControlPlane, play, until
 from tests.kube.reviews import admitted, written
-from tests.kube.test_claims import CLAIMS, add_claim
+from tests.kube.test_claims import CLAIMS, add_claim, add_claim_for
 from tests.kube.test_claims_conversion import CONVERT
 from tests.kube.test_claims_in_full import add_user, claim_of, decided, exactly, record, results, share, waits
 
@@ -89,9 +89,7 @@ def test_a_pod_of_a_mig_class_by_a_resource_gets_an_instance() -> None:
         assert made is not None
         new["metadata"] |= {"name": "one", "uid": "uid-one", "namespace": "team"}
         server.merge("one", new, "team")
-        add_claim(server, "one", made["spec"]["spec"])  # what Kubernetes' controller does
-        statuses = [{"name": "cotenant-gpu-0", "resourceClaimName": "one"}]
-        server.merge("one", {"status": {"resourceClaimStatuses": statuses}}, "team")
+        add_claim_for(server, "one", "one", made["spec"]["spec"])
         await decided(server, "one")
         assert results(server, "one")[0][1].startswith("mig-small")
 

@@ -22,7 +22,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.claims import ClaimConfiguration, DeviceClaim, DeviceClass, DeviceConstraint, ExactRequest
 from cotenant.kube.codec.amounts import AUTO, parse_quantity
 from cotenant.kube.codec.selecting import Fleet, Selected
-from cotenant.kube.codec.settings import MOST_GPUS, MOST_MEMORY
+from cotenant.kube.codec.settings import MOST_MEMORY
 from cotenant.wire.text import printable
 
 DRIVER = "gpu.cotenant.io"
@@ -37,6 +37,8 @@ PARAMETERS = f"{DRIVER}/v1"
 NUMA = f"{DRIVER}/numaNode"
 MOST_REQUESTS = 32
 """Of one claim, as in Kubernetes."""
+MOST_DEVICES = 32
+"""Of one claim, as in Kubernetes, which keeps no larger allocation."""
 MOST_OPTIONS = 16
 """Of one claim, and of all claims of a pod together."""
 UUIDS_PER_STEP = 50
@@ -145,6 +147,8 @@ def read_claim(devices: DeviceClaim, around: Surroundings) -> ClaimRequest:
             subs = [(f"{request.name}/{one.name}", one) for one in request.first_available]
             choices.append(_first_available(devices, request.name, subs, around))
     options = _combined(choices)
+    if around.fleet is not None:
+        options = _small(options)
     one_numa = False
     for constraint in devices.constraints if around.fleet is not None else ():
         if _is_one_numa(constraint, devices):
@@ -157,6 +161,15 @@ def read_claim(devices: DeviceClaim, around: Surroundings) -> ClaimRequest:
 def _combined(choices: Iterable[Iterable[Part]]) -> list[tuple[Part, ...]]:
     found = list(islice(product(*choices), MOST_OPTIONS + 1))
     return _bounded(found)
+
+
+def _small(options: list[tuple[Part, ...]]) -> list[tuple[Part, ...]]:
+    """The options that Kubernetes can allocate."""
+    counts = [sum(part.container.gpus for part in option) for option in options]
+    found = [option for option, count in zip(options, counts, strict=True) if count <= MOST_DEVICES]
+    if not found:
+        raise InputError(f"{min(counts)} GPUs, expected at most {MOST_DEVICES} by one claim; use several claims")
+    return found
 
 
 def _bounded(options: list[tuple[Part, ...]]) -> list[tuple[Part, ...]]:
@@ -207,8 +220,8 @@ def _alternatives(
         return
     if one.allocation_mode not in ("", "ExactCount"):
         raise InputError(f"allocationMode: {_short(one.allocation_mode)} is not known; write ExactCount or All")
-    if not 1 <= one.count <= MOST_GPUS:
-        raise InputError(f"{one.count} GPUs, expected 1 to {MOST_GPUS}")
+    if not 1 <= one.count <= MOST_DEVICES:
+        raise InputError(f"{one.count} GPUs, expected 1 to {MOST_DEVICES}, which is the most for one claim")
     container = replace(part.container, gpus=one.count)
     if texts:
         container = _among(container, around.fleet().selected(texts))
@@ -225,7 +238,7 @@ def _all_of_a_node(part: Part, selected: Selected) -> Iterator[Part]:
     for uuids in selected.by_node.values():
         counts.setdefault(len(uuids), set()).update(uuids)
     for count in sorted(counts, reverse=True):
-        found = replace(part.container, gpus=min(count, MOST_GPUS), use_uuids=frozenset(counts[count]))
+        found = replace(part.container, gpus=count, use_uuids=frozenset(counts[count]))
         yield part._replace(container=found)
 
 

@@ -14,8 +14,7 @@ from cotenant.core.model import ANY_PROFILE, Container
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY
 from cotenant.kube.api.claims import VERSION
 from cotenant.kube.codec.amounts import AUTO
-from cotenant.kube.codec.claim_requests import DRIVER, MIG, PARAMETERS, SHARED, WHOLE
-from cotenant.kube.codec.settings import MOST_GPUS
+from cotenant.kube.codec.claim_requests import DRIVER, MIG, MOST_DEVICES, PARAMETERS, SHARED, WHOLE
 
 LABELS = {"app.kubernetes.io/managed-by": "cotenant"}
 REQUEST = "gpu"
@@ -32,7 +31,7 @@ def template_name(container: Container, *, automatic: bool = False) -> str | Non
     Limits above requests are not in it: the annotations of the pod state them. `automatic`: a profile says how much
     memory it needs.
     """
-    if container.mig not in (None, ANY_PROFILE) or not 1 <= container.gpus <= MOST_GPUS:
+    if container.mig not in (None, ANY_PROFILE) or not 1 <= container.gpus <= MOST_DEVICES:
         return None
     count = f"cotenant-{container.gpus}x"
     if container.memory_percent == WHOLE_MEMORY and not automatic:
@@ -49,7 +48,7 @@ def template_name(container: Container, *, automatic: bool = False) -> str | Non
 def template_of(name: str) -> dict[str, Any] | None:
     """The template of this name; None if it is not one of ours."""
     found = _NAME.fullmatch(name)
-    if found is None or int(found["gpus"]) > MOST_GPUS or int(found["compute"] or 0) > 100:
+    if found is None or int(found["gpus"]) > MOST_DEVICES or int(found["compute"] or 0) > 100:
         return None
     device_class, config = WHOLE if found["whole"] else MIG, []
     if not (found["whole"] or found["mig"]):

@@ -36,9 +36,15 @@ _SHARES = uuid.UUID("6ab4d1f0-6f0a-5c39-8a1f-0d8f0c7b5d11")
 
 MISSING = "does not exist yet"
 """Ends the error about a claim that is not there."""
+MOST_CLAIMS = 100
+"""Of one pod. A change of one of them has all of them read again."""
 
 FindClaim = Callable[[str, str], ResourceClaim | None]
 """Returns a claim by namespace and name; None if there is none."""
+
+
+class UnknownClaimsError(InputError):
+    """What devices the claims of a pod are for is not known."""
 
 
 def claim_names(pod: Pod) -> dict[str, str | None]:
@@ -48,17 +54,33 @@ def claim_names(pod: Pod) -> dict[str, str | None]:
 
 
 def claims_of(pod: Pod, find: FindClaim, find_class: FindClass) -> dict[str, ResourceClaim]:
-    """The claims of a pod that request our GPUs, by their names within the pod. InputError if one is not there: what it
-    requests is not known."""
-    found = {}
-    for name, real in claim_names(pod).items():
+    """The claims of a pod that request our GPUs, by their names within the pod. UnknownClaimsError if one is not
+    there."""
+    names, found = claim_names(pod), {}
+    if len(names) > MOST_CLAIMS:
+        raise UnknownClaimsError(f"the pod names {len(names)} ResourceClaims, expected at most {MOST_CLAIMS}")
+    for name, real in names.items():
         claim = None if real is None else find(pod.metadata.namespace, real)
         if claim is None:
             what = f"the claim {_short(name)} of the pod" if real is None else f"ResourceClaim {_short(real)}"
-            raise InputError(f"{what} {MISSING}")
+            raise UnknownClaimsError(f"{what} {MISSING}")
         if is_ours(claim.spec.devices, find_class):
             found[name] = claim
     return found
+
+
+def check_usable(pod: Pod, claims: Mapping[str, ResourceClaim]) -> None:
+    """InputError if Kubernetes would start no pod with one of these claims."""
+    made = {one.name for one in pod.spec.resource_claims if one.resource_claim_template_name}
+    for name, claim in claims.items():
+        about = claim.metadata
+        if about.deletion_timestamp:
+            raise InputError(f"ResourceClaim {_short(about.name)} is being deleted; the pod needs another claim")
+        if name in made and (about.controller is None or about.controller.uid != pod.metadata.uid):
+            raise InputError(
+                f"ResourceClaim {_short(about.name)} was not made for this pod; delete the claim, and Kubernetes makes"
+                " another one from the template"
+            )
 
 
 def check_named_once(claims: Mapping[str, ResourceClaim]) -> None:

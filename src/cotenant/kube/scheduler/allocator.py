@@ -8,9 +8,13 @@
    which saves kube-scheduler a write.
 3. The gate is removed. kube-scheduler binds the pod to the node of the allocation, and to no other.
 
-Steps 2 and 3 follow at once. If one fails, or the scheduler restarts, they follow from what the watches show. If
-kube-scheduler cannot place the pod on that node, it deallocates the claims. Then the assignment is removed, and the pod
-is placed on another node.
+Steps 2 and 3 follow at once. If one fails, or the scheduler restarts, they follow from what the watches show.
+
+The assignment is removed, and the pod is placed again, if
+- kube-scheduler deallocates a claim, because it cannot place the pod on that node,
+- kube-scheduler places the pod nowhere for a while: if it considers one node only, it deallocates nothing,
+- a claim was deleted, or another one has its name now,
+- the API server refuses an allocation.
 """
 
 import asyncio
@@ -18,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cotenant.core.model import Reason
 from cotenant.errors import InputError
@@ -26,11 +30,11 @@ from cotenant.kube.api.claims import CLAIMS, FINALIZER, ResourceClaim
 from cotenant.kube.api.client import Guard
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import PODS
-from cotenant.kube.api.objects import Pod, has_ended, unschedulable_message
+from cotenant.kube.api.objects import Pod, has_ended, is_unschedulable, unschedulable_message
 from cotenant.kube.api.reflector import Key
 from cotenant.kube.codec.annotations import is_assignment
 from cotenant.kube.codec.assignment import Record, record_of
-from cotenant.kube.codec.claims import allocated_devices, allocation_status, is_decided
+from cotenant.kube.codec.claims import allocated_devices, allocation_status, check_usable, is_decided
 from cotenant.kube.codec.queueing import gate_patch, is_gated
 from cotenant.kube.scheduler.claims import ClaimBook
 from cotenant.kube.scheduler.events import NO_ROOM, PLACED
@@ -39,12 +43,18 @@ from cotenant.kube.scheduler.retry import wait_for_change
 from cotenant.kube.scheduler.rewriting import EXPECTED, Rewrite, write
 from cotenant.kube.scheduler.shared import Shared
 from cotenant.metrics.table import BINDS, DECISIONS
+from cotenant.wire.text import printable
 
-INVALID = 422
+Json = dict[str, Any]
+FORBIDDEN, INVALID = 403, 422
 SWEEP_S = 5.0
 """between two attempts to allocate the claims of a pod, if a write failed"""
+STRANDED_S = 60.0
+"""how long a pod keeps its GPUs that kube-scheduler places nowhere, for example because the node has too little CPU"""
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """before a pod is placed again that kube-scheduler would place on none of the nodes tried so far"""
+UNALLOCATED: Json = {"allocation": None, "reservedFor": None}
+"""The status of a claim that nobody has. Only a claim with an allocation may be reserved."""
 
 
 @dataclass(slots=True)
@@ -55,6 +65,8 @@ class _Refusals:
     rounds: int = 0
     until: float = 0.0
     """when it may be placed again"""
+    pauses: bool = False
+    """whether it is placed on no node, so that others get what it would have"""
 
 
 class ClaimAllocator:
@@ -73,6 +85,9 @@ class ClaimAllocator:
         """the pod for which a claim is, or is about to be, allocated, by its UID"""
         self._under_way: set[str] = set()
         """pods whose claims are being allocated, by UID"""
+        self._unplaced: dict[str, float] = {}
+        """since when kube-scheduler places pods nowhere that have their claims, by UID"""
+        self.stranded_s, self.sweep_s = STRANDED_S, SWEEP_S
 
     def takes(self, pod: Pod) -> bool:
         """Whether the claims of a pod must be allocated before its gate is removed."""
@@ -81,6 +96,8 @@ class ClaimAllocator:
     def avoided(self, pod: Pod) -> frozenset[str]:
         """The nodes on which a pod is not to be placed."""
         refused, excluded = self._refusals.get(pod.metadata.uid), self._excluded(pod)
+        if refused is not None and refused.pauses:
+            return frozenset(self._shared.state.cluster.names)
         return excluded if refused is None else excluded | refused.nodes
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -91,6 +108,7 @@ class ClaimAllocator:
             self._wake.set()
             return
         self._decided.pop(uid, None)
+        self._unplaced.pop(uid, None)
         if new is None or new.spec.node_name:
             self._allocated.pop(uid, None)
             self._refusals.pop(uid, None)
@@ -110,7 +128,7 @@ class ClaimAllocator:
         """Write the assignment of a pod for which a slot is held; whether it has one now."""
         shared, uid = self._shared, pod.metadata.uid
         held, refused = shared.state.held(uid), self._refusals.get(uid)
-        if held is None or (refused is not None and shared.clock() < refused.until):
+        if held is None or (refused is not None and refused.pauses):
             return False
         if (claims := self._to_take(pod)) is None:
             return False
@@ -153,11 +171,20 @@ class ClaimAllocator:
     async def run(self) -> NoReturn:
         """Allocate the claims of pods that have an assignment until cancelled."""
         while True:
-            await wait_for_change(self._wake, 0.0, SWEEP_S)
+            await wait_for_change(self._wake, 0.0, self.sweep_s)
             self._wake.clear()
             if self._shared.unready_reason() is None:
+                self._end_pauses()
                 guard = self._shared.lead.guard()
                 await asyncio.gather(*(self._allocate(pod, guard) for pod in list(self._decided.values())))
+
+    def _end_pauses(self) -> None:
+        for uid, refused in list(self._refusals.items()):
+            if refused.pauses and self._shared.clock() >= refused.until:
+                refused.pauses = False
+                pod = self._shared.state.waiting.get(uid)
+                if pod is not None:
+                    self._book.read_again(pod)
 
     async def _allocate(self, pod: Pod, guard: Guard) -> None:
         """Allocate all claims of a pod and remove its gate; or remove its assignment, if they were deallocated."""
@@ -179,81 +206,112 @@ class ClaimAllocator:
             return
         try:
             record = record_of(pod)
-            if record is None:
-                return
-            open_claims = self._open_claims(pod, record)
-            if open_claims and self._allocated.get(about.uid) == record.node:
-                await self._withdraw(pod, record.node, guard)
-                return
-            for claim in open_claims:
-                await self._write_allocation(pod, claim, record, guard)
-            self._allocated[about.uid] = record.node
-            if is_gated(pod.spec.scheduling_gates):
-                await shared.client.patch(PODS, about.name, gate_patch(pod), namespace=about.namespace, guard=guard)
-            self._settle(pod)
+            if record is not None:
+                await self._carry_out(pod, record, guard)
         except InputError as error:
             shared.errors.report("claims", f"pod {about.namespace}/{about.name}: {error}")
         except ApiError as error:
             if error.status not in EXPECTED:
                 shared.errors.report("claims", str(error))
 
+    async def _carry_out(self, pod: Pod, record: Record, guard: Guard) -> None:
+        """Have the claims and the gate as the assignment says, or remove it."""
+        about, shared = pod.metadata, self._shared
+        try:
+            open_claims = self._open_claims(pod, record)
+        except InputError as error:  # the assignment cannot become true
+            await self._withdraw(pod, guard, f"its GPUs on node {record.node} are given up: {error}")
+            return
+        if open_claims and self._allocated.get(about.uid) == record.node:
+            await self._withdraw_from(record.node, pod, guard)
+            return
+        try:
+            for claim in open_claims:
+                await self._write_allocation(pod, claim, record, guard)
+        except ApiError as error:
+            if error.status not in (FORBIDDEN, INVALID):
+                raise
+            shared.errors.report("claims", str(error))
+            self._avoid(pod, record.node)
+            await self._withdraw(pod, guard, f"its ResourceClaims cannot be allocated: {error.summary}")
+            return
+        self._allocated[about.uid] = record.node
+        if is_gated(pod.spec.scheduling_gates):
+            await shared.client.patch(PODS, about.name, gate_patch(pod), namespace=about.namespace, guard=guard)
+        elif is_unschedulable(pod):
+            if shared.clock() >= self._unplaced.setdefault(about.uid, shared.clock()) + self.stranded_s:
+                await self._withdraw_from(record.node, pod, guard)
+            return  # it is looked at again
+        self._unplaced.pop(about.uid, None)
+        self._settle(pod)
+
     def _open_claims(self, pod: Pod, record: Record) -> list[ResourceClaim]:
-        """The claims of a pod that are not allocated as its record says."""
-        found = []
-        for claim in self._book.claims(pod).values():
+        """The claims of a pod that are not allocated as its record says; InputError if they cannot be."""
+        found, claims = [], self._book.claims(pod)
+        check_usable(pod, claims)
+        for claim in claims.values():
             allocation, wanted = claim.status.allocation, allocated_devices(claim.metadata.uid, record)
             if not wanted:
-                raise InputError(
-                    f"its assignment is for another ResourceClaim than {claim.metadata.name}; delete the pod"
-                )
+                raise InputError(f"they are for another ResourceClaim than {printable(claim.metadata.name[:80])}")
             if allocation is None or allocation.devices.results != wanted:
                 found.append(claim)
         return found
 
     async def _write_allocation(self, pod: Pod, claim: ResourceClaim, record: Record, guard: Guard) -> None:
-        client, about = self._shared.client, claim.metadata
-
-        async def change(patch: object, part: str = "") -> ResourceClaim:
-            changed = await client.patch(CLAIMS, about.name, patch, namespace=about.namespace, part=part, guard=guard)
-            self._book.note_written(changed)
-            return changed
-
-        if FINALIZER not in about.finalizers:  # a write of the status does not change metadata
-            changed = {"uid": about.uid, "resourceVersion": about.resource_version}
+        finalizers = claim.metadata.finalizers
+        if FINALIZER not in finalizers:  # a write of the status does not change metadata
             try:
-                claim = await change({"metadata": {**changed, "finalizers": [*about.finalizers, FINALIZER]}})
+                claim = await self._change(claim, {"metadata": {"finalizers": [*finalizers, FINALIZER]}}, guard)
             except ApiError as error:
                 # Parameters are stored as bytes. If they have spaces or another order than the API server writes, it
                 # takes a patch for a change of the spec. Without the finalizer, the next pod of the claim replaces the
                 # allocation.
                 if error.status != INVALID:
                     raise
-        wanted: dict[str, object] = {"allocation": allocation_status(about.uid, record, datetime.now(UTC))}
-        if not claim.status.reserved_for:
-            wanted["reservedFor"] = [{"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}]
-        statuses = [wanted]
         if claim.status.allocation is not None:  # of an earlier pod; an allocation can be removed, but not changed
-            statuses.insert(0, {"allocation": None})
-        for status in statuses:
-            metadata = {"uid": about.uid, "resourceVersion": claim.metadata.resource_version}
-            claim = await change({"metadata": metadata, "status": status}, "status")
+            claim = await self._change(claim, {"status": UNALLOCATED}, guard, "status")
+        status: Json = {"allocation": allocation_status(claim.metadata.uid, record, datetime.now(UTC))}
+        if not claim.status.reserved_for:
+            status["reservedFor"] = [{"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}]
+        await self._change(claim, {"status": status}, guard, "status")
 
-    async def _withdraw(self, pod: Pod, node: str, guard: Guard) -> None:
-        """Remove the assignment of a pod whose claims kube-scheduler has deallocated."""
-        shared, about = self._shared, pod.metadata
-        removed = {key: None for key in about.annotations if is_assignment(key)}
-        metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": removed}
-        refused = self._refusals.setdefault(about.uid, _Refusals())
+    async def _withdraw_from(self, node: str, pod: Pod, guard: Guard) -> None:
+        """Remove the assignment of a pod that kube-scheduler does not place on this node."""
+        self._avoid(pod, node)
+        why = unschedulable_message(pod) or "it does not say why"
+        text = f"kube-scheduler does not place it on node {node}, which has the GPUs; another node is tried: {why}"
+        await self._withdraw(pod, guard, text)
+
+    def _avoid(self, pod: Pod, node: str) -> None:
+        """Place a pod elsewhere. If no other node is left, all of them are tried again after a pause."""
+        shared, refused = self._shared, self._refusals.setdefault(pod.metadata.uid, _Refusals())
         refused.nodes.add(node)
         if not set(shared.state.cluster.names) - refused.nodes - self._excluded(pod):
             refused.nodes.clear()
             refused.until = shared.clock() + min(PAUSE_S * 2**refused.rounds, LONGEST_PAUSE_S)
-            refused.rounds += 1
+            refused.rounds, refused.pauses = refused.rounds + 1, True
+
+    async def _withdraw(self, pod: Pod, guard: Guard, text: str) -> None:
+        """Remove the assignment of a pod, and then what its claims were given. If the pod was bound a moment ago, the
+        API server refuses that."""
+        shared, about = self._shared, pod.metadata
+        removed = {key: None for key in about.annotations if is_assignment(key)}
+        metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": removed}
         patch = {"metadata": metadata, "status": {"nominatedNodeName": None}}
         await shared.client.patch(PODS, about.name, patch, namespace=about.namespace, part="status", guard=guard)
         self._allocated.pop(about.uid, None)
         self._settle(pod)
         self._give_up_claims(about.uid)
-        why = unschedulable_message(pod) or "it does not say why"
-        text = f"kube-scheduler does not place it on node {node}, which has the GPUs; another node is tried: {why}"
         shared.events.record(pod, NO_ROOM, text, warning=True)
+        for claim in self._book.given_alone(pod):
+            await self._change(claim, {"status": UNALLOCATED}, guard, "status")
+
+    async def _change(self, claim: ResourceClaim, patch: Json, guard: Guard, part: str = "") -> ResourceClaim:
+        """Write a claim, unless it has changed since."""
+        about = claim.metadata
+        metadata = {**patch.get("metadata", {}), "uid": about.uid, "resourceVersion": about.resource_version}
+        changed = await self._shared.client.patch(
+            CLAIMS, about.name, {**patch, "metadata": metadata}, namespace=about.namespace, part=part, guard=guard
+        )
+        self._book.note_written(changed)
+        return changed

@@ -32,7 +32,7 @@ from cotenant.kube.codec.claim_requests import (
     read_claim,
 )
 from cotenant.kube.codec.claimed import Claimed, ClaimPart
-from cotenant.kube.codec.claims import check_named_once, claim_names, claimed_by, claims_of
+from cotenant.kube.codec.claims import check_named_once, check_usable, claim_names, claimed_by, claims_of
 from cotenant.kube.codec.devices import attributes_of
 from cotenant.kube.codec.isolation import ISOLATION, Isolation, is_enforced, wish_of
 from cotenant.kube.codec.node_matching import MOST_CONDITIONS, has_too_many
@@ -168,6 +168,7 @@ class ClaimBook:
                 " is the most for a pod with ResourceClaims to GPUs; write fewer"
             )
         check_named_once(claims)
+        check_usable(pod, claims)
         found = claimed_by(pod, claims, self._request_of)
         if not self._allow_privileged:
             _check_privileges(pod, claims, found)
@@ -224,9 +225,12 @@ class ClaimBook:
             _check_enforcement(joining, pod, what, self._isolation(about.namespace))
             return record
         users = self._pods.get(key, {})
-        unknown = [one.name for one in claim.status.reserved_for if one.uid != uid and one.uid not in users]
-        if unknown:
-            raise InputError(f"{what}: pod {printable(unknown[0][:80])} uses it, which is not known here")
+        for one in claim.status.reserved_for:
+            user = users.get(one.uid)
+            if one.uid != uid and (user is None or (user.spec.node_name and not has_ended(user))):
+                raise InputError(
+                    f"{what}: pod {printable(one.name[:80])} uses it, to which cotenant gave no GPUs; wait for its end"
+                )
         return None
 
     def is_resized(self, pod: Pod) -> bool:
@@ -257,6 +261,19 @@ class ClaimBook:
                 if record is not None and is_here and record.held_by_claim(claim.metadata.uid):
                     yield name, claim.metadata.uid, other, record
                     break
+
+    def given_alone(self, pod: Pod) -> list[ResourceClaim]:
+        """The claims of a pod that have GPUs of ours, and are neither reserved for another pod nor given to one."""
+        uid, found = pod.metadata.uid, []
+        for name in claim_names(pod).values():
+            claim = None if name is None else self.find(pod.metadata.namespace, name)
+            if claim is None or claim.status.allocation is None:
+                continue
+            others = {one.uid for one in claim.status.reserved_for} | self._given.get(_key_of(claim), {}).keys()
+            devices = claim.status.allocation.devices.results
+            if not others - {uid} and any(one.driver == DRIVER and not one.admin_access for one in devices):
+                found.append(claim)
+        return found
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Subscriber of `Signals.pod_changed`, before all that read requests."""
@@ -344,6 +361,13 @@ class ClaimBook:
                     self._untold[uid] = key
         self._tell_some()
 
+    def read_again(self, pod: Pod) -> None:
+        """Have a pod read again, because its claims may be allocated somewhere by now."""
+        key = next(iter(claim_keys(pod)), None)
+        if key is not None:
+            self._untold[pod.metadata.uid] = key
+            self._tell_some()
+
     def _tell(self, key: Key, unless: str = "") -> None:
         self._untold |= {uid: key for uid in self._pods.get(key, ()) if uid != unless}
         self._tell_some()
@@ -369,7 +393,7 @@ class ClaimBook:
 
 def _content(claim: ResourceClaim) -> object:
     """What pods depend on: labels and annotations of a claim are not."""
-    return claim.metadata.uid, claim.spec, claim.status
+    return claim.metadata.uid, claim.metadata.deletion_timestamp, claim.spec, claim.status
 
 
 def _is_no_newer(seen: ResourceClaim, written: ResourceClaim) -> bool:
@@ -439,6 +463,10 @@ def _joining(found: Claimed, joined: dict[str, Record]) -> Claimed:
     ]
     own = dict.fromkeys(tuple(part for part in option if part.claim not in joined) for option in found.options)
     return replace(found, options=tuple(own), joined=tuple(given), node=nodes.pop())
+
+
+def _key_of(claim: ResourceClaim) -> Key:
+    return claim.metadata.namespace, claim.metadata.name
 
 
 def _selects(request: ClaimRequest) -> bool:

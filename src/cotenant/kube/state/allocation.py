@@ -13,6 +13,7 @@ from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_of
 from cotenant.kube.codec.assignment import Record, record_for, record_of
+from cotenant.kube.codec.claims import UnknownClaimsError
 from cotenant.kube.codec.inherited import inherited_record
 from cotenant.kube.codec.queueing import is_gated
 from cotenant.kube.codec.request import NOTHING, PodRequest, request_of
@@ -142,8 +143,10 @@ def has_claims(pod: Pod, settings: Settings) -> bool:
         return False
     try:
         return bool(settings.claimed(pod))
-    except InputError:  # what it requests is not known, and it waits at our gate until it is
+    except UnknownClaimsError:  # it waits at our gate until they are known
         return is_gated(pod.spec.scheduling_gates)
+    except InputError:  # it requests GPUs in a way that is refused
+        return True
 
 
 def has_stopped(pod: Pod) -> bool:

@@ -304,8 +304,10 @@ class ClusterState:
             return PodGone(version, has_stopped(old) or never_ran)
         if is_decided(new):
             return self._read_assignment(new)
+        if is_unplaced(new) and old is not None and is_decided(old):
+            return PodWithdrawn(new)
         if is_unplaced(new) and self.places(new):
-            return PodWithdrawn(new) if old is not None and is_decided(old) else PodWaits(new)
+            return PodWaits(new)
         if has_ended(new):
             return PodEnded()
         if new.spec.node_name and (old is None or _assignment(old) != _assignment(new)):
