@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from cotenant.client.client import Client
 from cotenant.client.problems import NoDaemonError
 from cotenant.errors import InputError
 from cotenant.local.isolation import BY_DEFAULT
-from cotenant.local.system import SystemOptions, check_system, make_runtime_folder
+from cotenant.local.system import SystemOptions, check_system, make_runtime_folder, open_system_socket
 from tests.local.daemon import until
 from tests.local.users import SystemDaemon, a_user, as_user, system_daemon
 
@@ -255,3 +256,16 @@ def test_a_socket_of_systemd_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
         )
         assert done.stdout == said
         assert bool(said) or "systemd passed another socket" in done.stderr
+
+
+def test_a_daemon_that_stops_removes_its_socket_but_not_that_of_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COTENANT_RUNTIME", str(tmp_path))
+    with ExitStack() as first:
+        open_system_socket(first)
+        with ExitStack() as later:
+            open_system_socket(later)
+            first.close()
+            assert (tmp_path / "cotenant.sock").is_socket()
+        assert not (tmp_path / "cotenant.sock").exists()

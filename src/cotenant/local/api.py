@@ -37,6 +37,11 @@ from cotenant.wire.pruning import Pruned, PruneRequest
 from cotenant.wire.reservations import ReservationRequest, ReservationView
 from cotenant.wire.tokens import NewToken, TokenRequest, TokenView
 
+NO_TOKEN = "a token is needed: send the header `Authorization: Bearer TOKEN`"
+WRONG_TOKEN = (
+    "the token is not valid: it is not one of this daemon, or it was revoked. Tokens are made by `cotenant token create`"
+    " on the machine of the daemon; that of `cotenant up --token-file` is in its file"
+)
 ENDPOINTS = (
     Endpoint(
         "GET",
@@ -362,8 +367,8 @@ def identified(app: ASGIApp, identify: Identify) -> ASGIApp:
         if scope["type"] == "http":
             caller = identify(scope)
             if caller is None:
-                problem = Problem(error="a valid token is needed: send the header `Authorization: Bearer TOKEN`")
-                await json_response(problem, 401)(scope, receive, send)
+                has_one = any(name == b"authorization" for name, _ in scope["headers"])
+                await json_response(Problem(error=WRONG_TOKEN if has_one else NO_TOKEN), 401)(scope, receive, send)
                 return
             scope.setdefault("state", {})[CALLER] = caller
         await app(scope, receive, send)

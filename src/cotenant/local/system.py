@@ -5,7 +5,7 @@
 import grp
 import os
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,5 +92,13 @@ def open_system_socket(stack: ExitStack) -> socket.socket:
     path.unlink(missing_ok=True)
     opened = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     opened.bind(str(path))
+    stack.callback(_remove, path, path.stat().st_ino)
     path.chmod(0o666)
     return opened
+
+
+def _remove(path: Path, inode: int) -> None:
+    """Removes a socket of ours, so that commands do not look for a daemon that was stopped; not that of a later one."""
+    with suppress(OSError):
+        if path.stat().st_ino == inode:
+            path.unlink()
