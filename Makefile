@@ -41,7 +41,7 @@ endif
 .PHONY: help install run test test-fast test-pairs test-torch test-neighbours test-kubernetes check format bench mutants results reference docs docs-serve images lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 
 install: $(INSTALLED) ## install cotenant and what it needs into .venv
 
