@@ -39,8 +39,8 @@ from cotenant.wire.tokens import NewToken, TokenRequest, TokenView
 
 NO_TOKEN = "a token is needed: send the header `Authorization: Bearer TOKEN`"
 WRONG_TOKEN = (
-    "the token is not valid: it is not one of this daemon, or it was revoked. `cotenant token create` makes tokens on the"
-    " machine of the daemon; that of `cotenant up --token-file` is in its file"
+    "the token is not valid: it is not one of this daemon, or it was revoked. `cotenant token create` on the machine of"
+    " the daemon makes another one; that of `cotenant up --token-file` is in its file"
 )
 ENDPOINTS = (
     Endpoint(
