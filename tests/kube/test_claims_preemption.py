@@ -108,15 +108,86 @@ def test_no_pod_leaves_for_one_of_the_same_priority_or_if_preemption_is_disabled
     play(disabled, KubeSettings(claims=CLAIMS.claims, scheduler=part))
 
 
-def test_pods_that_share_a_claim_are_not_evicted_because_one_of_them_frees_nothing() -> None:
+async def pair(plane: ControlPlane, *, bound: bool = True, **priorities: int) -> None:
+    """Two pods with one claim, the first of which has it already."""
+    first, second = priorities
+    add_pod(plane.server, second, claim=first, priority=priorities[second])
+    await until(lambda: not plane.pod(second)["spec"]["schedulingGates"])
+    if bound:
+        plane.server.merge(second, {"spec": {"nodeName": f"n-{first}"}}, "team")
+    await plane.knows(second)
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_pods_that_share_a_claim_leave_together(bound: bool) -> None:
+    """Otherwise a second pod with each claim, which need not even start, would protect its owner from all others."""
+
     async def story(plane: ControlPlane) -> None:
         server = plane.server
-        await full(plane, pair=0, alone=5)
-        add_pod(server, "partner", claim="pair", priority=0)
-        await until(lambda: not plane.pod("partner")["spec"]["schedulingGates"])
-        server.merge("partner", {"spec": {"nodeName": "n-pair"}}, "team")
-        await plane.knows("partner")
+        await full(plane, both=0, alone=5)
+        await pair(plane, both=0, partner=0, bound=bound)
+        add(server, "high", "12000Mi", priority=10)
+        await until(lambda: sorted(server.evicted) == ["both", "partner"])
+        plane.end("both")
+        await until(lambda: "uid-both" not in plane.scheduler.state.allocations_on("n-both"))
+        await plane.preemption_passes()
+        assert not is_decided(plane, "high"), "the other pod still has the GPU"
+        plane.end("partner")
+        await until(lambda: is_ready(server, "high"))
+        assert decode_record(plane.pod("high")["metadata"]["annotations"][RECORD]).node == "n-both"
+        assert sorted(server.evicted) == ["both", "partner"]
+
+    play(story, CLAIMS)
+
+
+def test_one_pod_leaves_rather_than_two_of_the_same_priority() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await full(plane, both=0, alone=0)
+        await pair(plane, both=0, partner=0)
         add(server, "high", "12000Mi", priority=10)
         await until(lambda: server.evicted == ["alone"])
+
+    play(story, CLAIMS)
+
+
+def test_the_highest_priority_of_the_pods_that_share_a_claim_counts() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await full(plane, both=0, alone=5)
+        await pair(plane, both=0, partner=20)
+        add(server, "high", "12000Mi", priority=10)
+        await until(lambda: server.evicted == ["alone"])
+        plane.end("alone")
+        await until(lambda: is_ready(server, "high"))
+        add(server, "next", "12000Mi", priority=10)
+        await plane.knows("next")
+        await plane.preemption_passes()
+        assert server.evicted == ["alone"]
+
+    play(story, CLAIMS)
+
+
+def test_a_budget_of_one_of_the_pods_that_share_a_claim_protects_both() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await full(plane, both=0, alone=5)
+        await pair(plane, both=0, partner=0)
+        server.budgets["partner"] = 0
+        add(server, "high", "12000Mi", priority=10)
+        await until(lambda: server.evicted == ["alone"])
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_that_leaves_frees_nothing_while_another_uses_its_claim() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server = plane.server
+        await full(plane, both=0)
+        await pair(plane, both=0, partner=0)
+        server.merge("both", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "team")
+        await plane.knows("both")
+        add(server, "high", "12000Mi", priority=10)
+        await until(lambda: server.evicted == ["partner"])
 
     play(story, CLAIMS)

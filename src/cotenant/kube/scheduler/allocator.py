@@ -54,7 +54,7 @@ STRANDED_S = 60.0
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """before a pod is placed again that kube-scheduler would place on none of the nodes tried so far"""
 UNALLOCATED: Json = {"allocation": None, "reservedFor": None}
-"""The status of a claim that nobody has. Only a claim with an allocation may be reserved."""
+"""The status of a claim that no pod has. Only a claim with an allocation may be reserved."""
 
 
 @dataclass(slots=True)

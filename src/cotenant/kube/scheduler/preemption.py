@@ -9,11 +9,11 @@ scheduler that restarts finds the pods that are leaving, counts on them, and evi
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from cotenant.core.queueing.eviction import Stake
+from cotenant.core.queueing.eviction import Stake, harm_of
 from cotenant.kube.api.client import Guard
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.objects import Pod
@@ -46,6 +46,8 @@ MOST_EXPLAINED = 256
 """nodes that are searched for an explanation"""
 SHARE = 5
 """pause after each step of the search, as a multiple of the time the step took"""
+MOST_PRIORITY = 1 << 31
+"""above the priority of any pod"""
 GONE = (404, 409)
 """the pod is gone, or it is another pod of the same name"""
 
@@ -292,7 +294,8 @@ class Preemptor:
         self._budget -= 1
         shared.counts.add(PREEMPTIONS)
         mine, its = priority_of(pod), priority_of(victim)
-        text = f"evicted from node {victim.spec.node_name} for a pod of priority {mine}; its own is {its}"
+        where = f" from node {victim.spec.node_name}" if victim.spec.node_name else ""
+        text = f"evicted{where} for a pod of priority {mine}; its own is {its}"
         shared.events.record(victim, PREEMPTED, text, warning=True)
         shared.log(f"pod {'/'.join(_name(victim))} {text}: {'/'.join(_name(pod))}")
 
@@ -328,14 +331,14 @@ class Preemptor:
             found.append(candidate)
             await asyncio.sleep((shared.clock() - began) * SHARE)
             began = shared.clock()
-        return best_candidate(found)
+        return self._best(found)
 
     def _search_node(self, pod: Pod, refusal: _Refusal, node: str) -> Candidate | None:
         """The same on one node, without an await; None if the pod no longer waits."""
         if not self._is_waiting(pod):
             return None
         evictable = self._evictable(pod, {name: uids for name, uids in refusal.required.items() if name == node})
-        return best_candidate(self._shared.placer.preemption_candidates(pod, refusal.nodes & {node}, evictable))
+        return self._best(self._shared.placer.preemption_candidates(pod, refusal.nodes & {node}, evictable))
 
     def _is_waiting(self, pod: Pod) -> bool:
         state, uid = self._shared.state, pod.metadata.uid
@@ -349,11 +352,36 @@ class Preemptor:
             kept = self._reservations.get(uid)
             return self._victims.is_leaving(uid, now) or (kept is not None and priority_of(kept.pod) < mine)
 
-        def stake_of(uid: str) -> Stake | None:
-            # What pods have by one claim is free only after the last of them, so the eviction of one would not help.
-            return None if self._shared.state.shares_claims(uid) else self._victims.stake_of(uid, mine, now)
+        # What pods have by one claim is free after the last of them, so they leave together or not at all.
+        def all_leave(uid: str) -> bool:
+            return all(map(is_leaving, self._shared.state.needed_by(uid)))
 
-        return Evictable(is_leaving, stake_of, required)
+        def stake_of(uid: str) -> Stake | None:
+            stakes = [
+                self._victims.stake_of(one, mine, now)
+                for one in self._shared.state.needed_by(uid)
+                if not is_leaving(one)
+            ]
+            known = [stake for stake in stakes if stake is not None]
+            if not known or len(known) < len(stakes):
+                return None
+            return Stake(max(stake.priority for stake in known), min(stake.since for stake in known))
+
+        return Evictable(all_leave, stake_of, required)
+
+    def _best(self, candidates: Iterable[Candidate | None]) -> Candidate | None:
+        """The candidate that does least harm, with all pods that have to leave for its slot."""
+        return best_candidate(None if one is None else self._with_sharers(one) for one in candidates)
+
+    def _with_sharers(self, candidate: Candidate) -> Candidate:
+        now, state = self._shared.clock(), self._shared.state
+        needed = {one for uid in candidate.victims for one in state.needed_by(uid)}
+        victims = tuple(sorted(uid for uid in needed if not self._victims.is_leaving(uid, now)))
+        if victims == candidate.victims:
+            return candidate
+        stakes = (self._victims.stake_of(uid, MOST_PRIORITY, now) for uid in victims)
+        harm = harm_of(stake for stake in stakes if stake is not None)
+        return replace(candidate, victims=victims, harm=harm)
 
     def _is_left_by_lower(self, pod: Pod, node: str) -> bool:
         """Whether a pod that this one could have evicted leaves: then the slot is its own, else it is the next pod's in

@@ -15,6 +15,7 @@ from cotenant.core.placement.ranking import Policy
 from cotenant.core.queueing.eviction import Harm, Stake, Way, harm_of, least_harm, level
 from cotenant.kube.api.objects import Pod, has_ended, moment_of
 from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.claims import is_decided
 from cotenant.kube.settings import PreemptionPart
 from cotenant.kube.state.allocation import Allocation
 
@@ -51,7 +52,8 @@ class Victims:
         if before is not None:
             self._priorities[priority_of(before)] -= 1
             self._priorities += Counter()  # drops zeros
-        if new is None or not new.spec.node_name or has_ended(new) or RECORD not in new.metadata.annotations:
+        has_gpus = new is not None and RECORD in new.metadata.annotations and not has_ended(new)
+        if new is None or not has_gpus or not (new.spec.node_name or is_decided(new)):
             self._spared.pop(uid, None)
             return
         self.pods[uid] = new

@@ -200,6 +200,11 @@ class ClusterState:
         """Whether another pod uses a claim of this one, so that its GPUs are not free when this one has ended."""
         return self._totals.shares_claims(self.bound(uid))
 
+    def needed_by(self, uid: str) -> frozenset[str]:
+        """The pods that have to end for what counts for this one to be free: others may share its claims."""
+        bound = self.bound(uid)
+        return frozenset((uid,)) if bound is None else self._totals.needed_by(bound)
+
     def places(self, pod: Pod) -> bool:
         """Whether this scheduler places a pod: it has our schedulerName, or requests GPUs by claims."""
         return pod.spec.scheduler_name == self._scheduler or self.awaits_claims(pod)

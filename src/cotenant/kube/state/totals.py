@@ -121,6 +121,16 @@ class Totals:
         others = self._allocations.get(allocation.node, {}).items()
         return any(uid != allocation.uid and claims & _claims(one) for uid, one in others)
 
+    def needed_by(self, allocation: Allocation) -> frozenset[str]:
+        """The pods that have to end for what counts for this one to be free: itself, and those that share it."""
+        claims = {
+            claim for claim in _claims(allocation) if self._counters.get((allocation.node, claim)) == allocation.uid
+        }
+        if not claims:
+            return frozenset((allocation.uid,))
+        here = self._allocations.get(allocation.node, {}).items()
+        return frozenset(uid for uid, one in here if uid == allocation.uid or claims & _claims(one))
+
     def _pass_on(self, claim: str, gone: Allocation, *, current: bool) -> None:
         """A claim that counted for a pod that is gone counts for another pod that uses it, if there is one."""
         key = gone.node, claim
