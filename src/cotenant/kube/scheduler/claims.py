@@ -8,44 +8,33 @@ as if it were alone; the others join it.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
 from typing import NoReturn
 
-from cotenant.core.model import ContainerKind
-from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.claims import CLAIMS, CLASSES, DeviceClass, ResourceClaim
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.api.objects import Pod, containers_of, has_ended
+from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.api.reflector import Key, Pace, Reflector, older
 from cotenant.kube.codec.assignment import RECORD, Record, valid_record
-from cotenant.kube.codec.automatic_memory import MEMORY
 from cotenant.kube.codec.claim_requests import CLASSES as OWN
 from cotenant.kube.codec.claim_requests import (
     DRIVER,
-    ClaimRequest,
-    Surroundings,
     class_names,
     names_our_driver,
-    read_claim,
 )
-from cotenant.kube.codec.claimed import Claimed, ClaimPart
+from cotenant.kube.codec.claimed import Claimed
 from cotenant.kube.codec.claims import check_named_once, check_usable, claim_names, claimed_by, claims_of
-from cotenant.kube.codec.devices import attributes_of
-from cotenant.kube.codec.isolation import ISOLATION, Isolation, is_enforced, wish_of
+from cotenant.kube.codec.isolation import Isolation
 from cotenant.kube.codec.node_matching import MOST_CONDITIONS, has_too_many
-from cotenant.kube.codec.privileges import check_privileges
-from cotenant.kube.codec.selecting import Fleet
-from cotenant.kube.scheduler.allowances import Allowances
+from cotenant.kube.scheduler.joining_claims import joined_with, record_to_join
+from cotenant.kube.scheduler.reading_claims import ClaimReader, check_limits_hold
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import printable
 
 MOST_AT_ONCE = 32
 """pods that are read again at a time, because something has changed on which their requests depend"""
-_READ_AT = tuple[str, int, int]
-"""The version of a claim, of the device classes, and of the inventories of the nodes."""
 
 
 class ClaimBook:
@@ -75,7 +64,6 @@ class ClaimBook:
 
         self._reflector = Reflector(client, CLAIMS, self._claim_changed, pace=pace, report=report)
         self._classes = Reflector(client, CLASSES, self._class_changed, pace=pace, report=report)
-        self._classes_version = 0
         self._written: dict[Key, ResourceClaim] = {}
         """claims as our last write left them, until the watch shows them"""
         self._pods: dict[Key, dict[str, Pod]] = {}
@@ -85,21 +73,15 @@ class ClaimBook:
         self._untold: dict[str, Key] = {}
         """pods that are to be read again, by UID, and a claim that they name"""
         self._wake = asyncio.Event()
-        self._read: dict[str, tuple[_READ_AT, ClaimRequest | InputError]] = {}
-        """what claims request, by their UIDs"""
         self._version = 0
         """counts the changes of claims, classes and the pods that use claims"""
         self._last: tuple[Pod, tuple[int, int], Claimed] | None = None
         """what the pod requests that was read last: one change of a pod makes several parts read it"""
-        self._fleet: tuple[int, Fleet] | None = None
-        self._around, self._placed = Surroundings(self.find_class, self.fleet), Surroundings(self.find_class, None)
+        self._reader = ClaimReader(self.find_class, state, clock)
         self._inventory = 0
         """the version of the inventories for which pods were last read"""
         self._nodes = 0
         """the version of the labels and taints of nodes for which pods were last read"""
-        self._allowances = Allowances(clock)
-        self._delayed: dict[Key, None] = {}
-        """claims that wait until the selectors of their namespace may take more steps"""
 
     def unready_reason(self) -> str | None:
         """Why claims are not known; None if they are, or are not enabled."""
@@ -128,18 +110,6 @@ class ClaimBook:
         """A device class by name."""
         return self._classes.objects.get(("", name))
 
-    def fleet(self) -> Fleet:
-        """The GPUs of the cluster, as the selectors of claims see them."""
-        state = self._state()
-        if self._fleet is None or self._fleet[0] != state.inventory_version:
-            before = None if self._fleet is None else self._fleet[1]
-            self._fleet = state.inventory_version, Fleet(state.machines(), DRIVER, attributes_of, before)
-        return self._fleet[1]
-
-    def _steps(self) -> int:
-        """What the selectors of all claims have taken so far."""
-        return 0 if self._fleet is None else self._fleet[1].steps
-
     def note_written(self, claim: ResourceClaim) -> None:
         """A write was accepted, which the watch may show later."""
         self._version += 1
@@ -161,7 +131,7 @@ class ClaimBook:
         if not claims:
             return Claimed()
         if RECORD in pod.metadata.annotations:
-            return claimed_by(pod, claims, lambda claim: read_claim(claim.spec.devices, self._placed))
+            return claimed_by(pod, claims, self._reader.request_of_placed)
         if has_too_many(pod.spec):
             raise InputError(
                 f"its node selector, node affinity and tolerations have more than {MOST_CONDITIONS} conditions, which"
@@ -169,69 +139,17 @@ class ClaimBook:
             )
         check_named_once(claims)
         check_usable(pod, claims)
-        found = claimed_by(pod, claims, self._request_of)
+        found = claimed_by(pod, claims, self._reader.request_of)
         if not self._allow_privileged:
-            _check_privileges(pod, claims, found)
+            check_limits_hold(pod, claims, found)
         joined = {
-            claim.metadata.uid: record
-            for claim in claims.values()
-            if (record := self._used_by_another(claim, pod)) is not None
+            claim.metadata.uid: record for claim in claims.values() if (record := self._to_join(claim, pod)) is not None
         }
-        return _joining(found, joined) if joined else found
+        return joined_with(found, joined) if joined else found
 
-    def _request_of(self, claim: ResourceClaim) -> ClaimRequest:
-        """What a claim requests, read once for each version of what it follows from."""
-        about = claim.metadata
-        version = about.resource_version, self._classes_version, self._state().inventory_version
-        known = self._read.get(about.uid)
-        if known is None or known[0] != version:
-            if self._allowances.left(about.namespace) < 0:
-                self._delayed[about.namespace, about.name] = None
-                raise InputError(
-                    f"selectors in namespace {about.namespace} have taken too many steps; it is tried again in a minute"
-                )
-            steps = self._steps()
-            self.fleet().begin_claim()
-            try:
-                known = version, read_claim(claim.spec.devices, self._around)
-            except InputError as error:
-                known = version, error
-            self._allowances.take(about.namespace, self._steps() - steps)
-            self._read[about.uid] = known
-        if isinstance(known[1], InputError):
-            raise known[1]
-        return known[1]
-
-    def _used_by_another(self, claim: ResourceClaim, joining: Pod) -> Record | None:
-        """The assignment of another pod that uses a claim; None if there is none. InputError if another pod uses it
-        in a way that this one cannot join."""
-        about, uid = claim.metadata, joining.metadata.uid
-        key = about.namespace, about.name
-        what = f"ResourceClaim {printable(about.name[:80])}"
-        for other, pod in self._given.get(key, {}).items():
-            record = None if other == uid else valid_record(pod)
-            if record is None:
-                continue
-            mine = record.held_by_claim(about.uid)
-            if not mine:
-                raise InputError(
-                    f"{what}: pod {pod.metadata.name} uses an earlier claim of this name; wait for its end"
-                )
-            if any(held.number == mine[0].number and held.claim != about.uid for held in record.containers):
-                raise InputError(
-                    f"{what}: pod {pod.metadata.name} uses it together with other claims to GPUs; a claim that pods"
-                    " share must be the only one of its containers"
-                )
-            _check_enforcement(joining, pod, what, self._isolation(about.namespace))
-            return record
-        users = self._pods.get(key, {})
-        for one in claim.status.reserved_for:
-            user = users.get(one.uid)
-            if one.uid != uid and (user is None or (user.spec.node_name and not has_ended(user))):
-                raise InputError(
-                    f"{what}: pod {printable(one.name[:80])} uses it, to which cotenant gave no GPUs; wait for its end"
-                )
-        return None
+    def _to_join(self, claim: ResourceClaim, pod: Pod) -> Record | None:
+        key, allowed = _key_of(claim), self._isolation(claim.metadata.namespace)
+        return record_to_join(claim, pod, self._pods.get(key, {}), self._given.get(key, {}), allowed)
 
     def is_resized(self, pod: Pod) -> bool:
         """Whether the assignment of a pod whose claim this one would join is being changed, or was since the watch
@@ -313,14 +231,14 @@ class ClaimBook:
             del self._written[key]
         if written is not None and new is not None and _is_no_newer(new, written):  # it shows a write of our own
             return
-        if new is None:
-            self._read.pop(about.uid, None)
+        if new is None and old is not None:
+            self._reader.forget(old)
         if old is None or new is None or _content(old) != _content(new):
             self._tell(key)
 
     def _class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         self._version += 1
-        self._classes_version += 1
+        self._reader.classes_version += 1
         name = (new or old or DeviceClass()).metadata.name
         mapped = "" if new is None else new.spec.extended_resource_name or ""
         if new is not None and mapped not in ("", *self._converted) and (name in OWN or names_our_driver(new)):
@@ -337,17 +255,13 @@ class ClaimBook:
     def inventory_changed(self) -> None:
         """Read pods again that select among the GPUs of the cluster, if these have changed, and those that have waited
         for the allowance of their namespace. Called now and then."""
-        for key in [key for key in self._delayed if self._allowances.left(key[0]) > 0]:
-            if self._allowances.left(key[0]) > 0:  # still, after those before it
-                del self._delayed[key]
-                self._tell(key)
+        self._reader.no_longer_delayed(self._tell)
         version = self._state().inventory_version
         if not self.enabled or version == self._inventory:
             return
         self._inventory = version
         for key, claim in list(self._reflector.objects.items()):
-            known = self._read.get(claim.metadata.uid)
-            if known is not None and (isinstance(known[1], InputError) or _selects(known[1])):
+            if self._reader.follows_inventory(claim):
                 self._tell(key)
 
     def nodes_changed(self, version: int) -> None:
@@ -402,75 +316,8 @@ def _is_no_newer(seen: ResourceClaim, written: ResourceClaim) -> bool:
     return seen.metadata.uid == written.metadata.uid and (version == of_ours or older(version, of_ours))
 
 
-def _check_privileges(pod: Pod, claims: Mapping[str, ResourceClaim], found: Claimed) -> None:
-    """InputError if a container that shares a GPU could reach all the others. The webhook, which refuses such pods
-    otherwise, cannot read claims."""
-    parts = [part for option in found.options for part in option]
-    is_measured = MEMORY in pod.metadata.annotations or any(part.automatic for part in parts)
-    if not is_measured and all(part.container.memory_percent == WHOLE_MEMORY for part in parts):
-        return
-    for _, one in containers_of(pod):
-        if any(use.name in claims for use in one.resources.claims):
-            security = one.security_context
-            check_privileges(
-                one.name,
-                privileged=bool(security.privileged),
-                capabilities=security.capabilities.add,
-                host_pid=pod.spec.host_pid,
-            )
-
-
-def _check_enforcement(joining: Pod, user: Pod, what: str, allowed: Isolation) -> None:
-    """InputError if a pod wishes for limits, or for none, unlike a pod whose claim it would share. A claim has one set
-    of limits: those of its oldest pod."""
-    wish = wish_of(joining.metadata.annotations)
-    is_limited = is_enforced(user.metadata.annotations, allowed)
-    if wish is not None and is_enforced(joining.metadata.annotations, allowed) is not is_limited:
-        raise InputError(
-            f"annotation {ISOLATION}: {wish}: {what} is in use by pod {user.metadata.name}, whose limits are"
-            f" {'' if is_limited else 'not '}enforced; remove it"
-        )
-
-
-def _joining(found: Claimed, joined: dict[str, Record]) -> Claimed:
-    """What a pod requests if other pods have some of its claims already."""
-    nodes = {record.node for record in joined.values()}
-    if len(nodes) > 1:
-        raise InputError(
-            f"its claims are in use on different nodes: {', '.join(sorted(nodes))}; use claims of one node"
-        )
-    holders = {part.claim: part.holder for option in found.options for part in option}
-    counts = {holder: sum(one == holder for one in holders.values()) for holder in holders.values()}
-    if any(counts[holders[claim]] > 1 for claim in joined):
-        raise InputError("a claim that pods share must be the only claim to GPUs of its containers")
-    kinds = {part.claim: part.container.kind for option in found.options for part in option}
-    given = [
-        ClaimPart(
-            holder=holders[claim],
-            claim=claim,
-            request=held.request,
-            container=replace(
-                found.options[0][0].container,
-                kind=ContainerKind.SIDECAR if kinds[claim] is ContainerKind.INIT else kinds[claim],
-                gpus=len(held.gpus),
-                memory_percent=WHOLE_MEMORY if record.exclusive else None,
-                compute=WHOLE_GPU if record.exclusive else MilliGpu(held.gpus[0].compute),
-            ),
-            given=held.gpus,
-        )
-        for claim, record in joined.items()
-        for held in record.held_by_claim(claim)
-    ]
-    own = dict.fromkeys(tuple(part for part in option if part.claim not in joined) for option in found.options)
-    return replace(found, options=tuple(own), joined=tuple(given), node=nodes.pop())
-
-
 def _key_of(claim: ResourceClaim) -> Key:
     return claim.metadata.namespace, claim.metadata.name
-
-
-def _selects(request: ClaimRequest) -> bool:
-    return len(request.options) > 1 or any(part.container.use_uuids for option in request.options for part in option)
 
 
 def _has_record(pod: Pod | None) -> bool:
