@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +17,7 @@ from cotenant import __version__
 from cotenant.core.model import Machine
 from cotenant.core.units import MIB_BYTES, MiB, format_memory
 from cotenant.errors import CotenantError, InputError
+from cotenant.kube.agent.claim_reporting import ClaimReporting, PublishedGpus
 from cotenant.kube.agent.comparing import Comparison
 from cotenant.kube.agent.grants import PodGrants
 from cotenant.kube.agent.jobs import Jobs
@@ -39,7 +39,6 @@ from cotenant.kube.agent.reporting import (
     host_memory_note,
     scaling_note,
 )
-from cotenant.kube.agent.resource_slices import NodeDevices, OwnSlices
 from cotenant.kube.agent.simulating import AUTO, Simulation
 from cotenant.kube.agent.totals import NodeTotals
 from cotenant.kube.agent.training import Training
@@ -59,7 +58,6 @@ from cotenant.kube.codec.inventory import (
     USED,
     ClosedGpu,
     closed_for,
-    cordoned_gpus,
 )
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.codec.withdrawing import take_back
@@ -107,9 +105,8 @@ class Agent:
         self._grants: PodGrants | None = None
         """None: the GPUs were not found yet."""
         self._plugins: Plugins | None = None
-        self._other_drivers: str | None = None
-        """That drivers of others publish the same GPUs."""
-        self._claims_problem: str | None = None
+        self._claims: ClaimReporting | None = None
+        """None: claims are not enabled, or the GPUs were not found yet."""
         self._leaving = False
         self._node = OwnNode(
             self._client,
@@ -263,7 +260,8 @@ class Agent:
                 tasks.create_task(self._comparison.run(plugins.listed))
                 tasks.create_task(self._say_when_published(backend))
                 if self._settings.claims.enabled:
-                    tasks.create_task(self._own_slices(vendor).run())
+                    claims = self._claims = self._make_claims(vendor)
+                    tasks.create_task(claims.run())
                 if self._options.simulate == AUTO and backend.vendor is Vendor.SIMULATED:
                     self._say("agent: SIMULATES GPUs, because no node of the cluster has any")
                     tasks.create_task(self._end_simulation())
@@ -303,44 +301,22 @@ class Agent:
             self._proc,
         )
 
-    def _own_slices(self, vendor: Vendor) -> OwnSlices:
-        return OwnSlices(
+    def _make_claims(self, vendor: Vendor) -> ClaimReporting:
+        gpus = PublishedGpus(
+            vendor=vendor,
+            driver=self._driver,
+            machine=lambda: unhealthy(self._machine, {} if self.mps is None else self.mps.published()),
+            absent=lambda: self._usage.absent,
+        )
+        return ClaimReporting(
             self._client,
-            self._options.node,
-            lambda: self._devices(vendor),
-            report=self._reporter("claims"),
+            self._node,
+            gpus,
+            self.error_log,
             say=self._say,
-            shared=self._note_other_drivers,
             pace=self._intervals.pace,
             least_s=self._intervals.patches_s,
         )
-
-    def _devices(self, vendor: Vendor) -> NodeDevices | None:
-        """What ResourceSlices say; None: the node is not known yet."""
-        uid, cordoned = self._node.uid, cordoned_gpus(self._node.annotations)
-        machine = unhealthy(self._machine, {} if self.mps is None else self.mps.published())
-        gpus = tuple(replace(gpu, cordoned=gpu.uuid in cordoned) for gpu in machine.gpus)
-        if uid is None:
-            return None
-        return NodeDevices(
-            machine=replace(machine, gpus=gpus),
-            vendor=vendor,
-            driver=self._driver,
-            uid=uid,
-            absent=self._usage.absent,
-        )
-
-    def _note_other_drivers(self, text: str | None) -> None:
-        self._other_drivers = text
-
-    def _report_claims(self, plugins: Plugins) -> None:
-        """Publishes what is wrong with claims, if that has changed."""
-        problem = "; ".join(filter(None, (plugins.claims_problem(), self._other_drivers))) or None
-        if problem != self._claims_problem:
-            self._claims_problem = problem
-            if problem is not None:
-                self.error_log.report("claims", problem)
-            self._node.want({REPORT: report_for(__version__, self._driver, claims=problem)})
 
     async def _end_simulation(self) -> NoReturn:
         """Ends the agent as soon as the cluster has real GPUs: then no pod may get simulated ones."""
@@ -374,7 +350,8 @@ class Agent:
     async def _keep_looking(self, backend: Backend, plugins: Plugins, members: SliceMembers) -> NoReturn:
         while True:
             await asyncio.sleep(self._intervals.looks_s)
-            self._report_claims(plugins)
+            if self._claims is not None:
+                self._claims.report(plugins.claims_problem())
             machine = await self._gpus.looked(backend, self._machine)
             self._usage.publish(machine, lambda usage: beyond_assignment(self._comparison.memory_of_pods(usage)))
             if self.training.is_measuring:
