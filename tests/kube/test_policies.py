@@ -5,17 +5,26 @@ enforce them."""
 
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotenant.kube.api.names import SCHEDULER_USER
 from cotenant.kube.codec.annotations import foreign_records, is_assignment, without_assignment
 from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.cel.parser import parse
+from cotenant.kube.codec.cel.values import Budget
+from cotenant.kube.codec.claim_requests import DRIVER
 from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.moved import AMOUNTS
+from cotenant.kube.codec.queueing import GATE, HOLD
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.install.admission import terms_of
-from cotenant.kube.install.policies import ASSIGNMENTS, INHERITANCE, ONLY_THE_SCHEDULER, admission_policies
+from cotenant.kube.install.claims import CLAIMS, claim_objects
+from cotenant.kube.install.policies import ASSIGNMENTS, INHERITANCE, ONLY_THE_SCHEDULER, QUEUE, admission_policies
 from cotenant.kube.settings import KubeSettings
 from tests.kube.reviews import SETTINGS, Json
 
@@ -31,10 +40,16 @@ OPEN = (
 )
 
 
+USERS = (SCHEDULER_USER, "alice")
+KEYS = (RECORD, "cotenant.io/0.limits", NUMBERS, INHERITED[0], "mine")
+ANNOTATIONS = st.none() | st.dictionaries(st.sampled_from(KEYS), st.sampled_from("ab"))
+
+
 def policy(name: str) -> Json:
+    terms = terms_of(SETTINGS)
     (found,) = [
         one["spec"]
-        for one in admission_policies(terms_of(SETTINGS))
+        for one in (*admission_policies(terms), *claim_objects(terms))
         if one["kind"] == "ValidatingAdmissionPolicy" and one["metadata"]["name"] == name
     ]
     return dict(found)
@@ -83,9 +98,122 @@ def test_the_message_names_the_annotation() -> None:
     assert rule["reason"] == "Forbidden"
 
 
-def test_the_scheduler_is_the_only_user_whom_the_policy_lets_pass() -> None:
-    (condition,) = assignments()["matchConditions"]
-    assert condition["expression"] == f'request.userInfo.username != "{SCHEDULER_USER}"'
+def outcome(name: str, user: str, new: Json, old: Json | None, *, operation: str = "UPDATE") -> str:
+    """What a policy makes of a write of a pod or a claim, as the API server evaluates it: no variable is known to the
+    match conditions, and nothing else is evaluated if one of them is false."""
+    found = policy(name)
+    about = {"username": user, "groups": []}
+    request = {"userInfo": about, "operation": operation, "resource": {"resource": "pods"}}
+    known: dict[str, Any] = {"object": new, "oldObject": old, "request": request}
+
+    def value(expression: str, known: Mapping[str, Any]) -> Any:
+        return parse(expression).evaluate(known, Budget(100_000))
+
+    if not all(value(one["expression"], known) for one in found["matchConditions"]):
+        return "skipped"
+    variables: dict[str, Any] = {}
+    for one in found.get("variables", []):
+        variables[one["name"]] = value(one["expression"], known | {"variables": variables})
+    known |= {"variables": variables}
+    return "accepted" if all(value(one["expression"], known) for one in found["validations"]) else "refused"
+
+
+def written_pod(annotations: Mapping[str, str] | None, *, gated: bool = False, gpus: bool = True) -> Json:
+    """A pod that we place."""
+    limits = {"nvidia.com/gpu": 1} if gpus else {"cpu": 1}
+    spec: Json = {"schedulerName": SETTINGS.scheduler.name, "containers": [{"resources": {"limits": limits}}]}
+    spec |= {"schedulingGates": [{"name": GATE}]} if gated else {}
+    return {"metadata": {} if annotations is None else {"annotations": dict(annotations)}, "spec": spec}
+
+
+def changed_keys(new: Mapping[str, str] | None, old: Mapping[str, str] | None) -> set[str]:
+    now, then = new or {}, old or {}
+    return {key for key in now.keys() | then.keys() if now.get(key) != then.get(key)}
+
+
+@given(st.sampled_from(USERS), ANNOTATIONS, ANNOTATIONS)
+def test_only_the_scheduler_changes_assignments_and_a_write_without_annotations_is_not_evaluated(
+    user: str, new: Mapping[str, str] | None, old: Mapping[str, str] | None
+) -> None:
+    changed = changed_keys(new, old)
+    expected = "skipped" if user == SCHEDULER_USER or not changed else "refused" if changed - {"mine"} else "accepted"
+    assert outcome(ASSIGNMENTS, user, written_pod(new), written_pod(old)) == expected
+
+
+@given(st.sampled_from(USERS), ANNOTATIONS, ANNOTATIONS, st.booleans())
+def test_only_the_scheduler_changes_records_of_other_systems_on_pods_with_gpus(
+    user: str, new: Mapping[str, str] | None, old: Mapping[str, str] | None, gpus: bool
+) -> None:
+    changed = changed_keys(new, old)
+    is_skipped = user == SCHEDULER_USER or not changed or not gpus
+    expected = "skipped" if is_skipped else "refused" if INHERITED[0] in changed else "accepted"
+    assert outcome(INHERITANCE, user, written_pod(new, gpus=gpus), written_pod(old, gpus=gpus)) == expected
+
+
+@pytest.mark.parametrize("name", [ASSIGNMENTS, INHERITANCE])
+def test_a_new_pod_is_compared_with_a_pod_without_annotations(name: str) -> None:
+    for user in USERS:
+        assert outcome(name, user, written_pod(None), None, operation="CREATE") == "skipped"
+    forged = written_pod({INHERITED[0]: "1"})
+    assert outcome(name, "alice", forged, None, operation="CREATE") == "refused"
+    assert outcome(name, SCHEDULER_USER, forged, None, operation="CREATE") == "skipped"
+
+
+@given(st.sampled_from(USERS), st.booleans(), st.booleans(), st.sampled_from([None, "", "alice", "false"]))
+def test_only_the_scheduler_removes_the_gate_and_not_from_a_pod_that_is_held(
+    user: str, was: bool, stays: bool, hold: str | None
+) -> None:
+    new, old = written_pod(None if hold is None else {HOLD: hold}, gated=stays), written_pod(None, gated=was)
+    is_held = hold not in (None, "false")
+    wrongly = was and not stays and (user != SCHEDULER_USER or is_held)
+    assert outcome(QUEUE, user, new, old) == ("refused" if wrongly else "skipped")
+
+
+ALLOCATIONS: st.SearchStrategy[Json | None] = st.sampled_from([None, {}, {"devices": {}}]) | st.builds(
+    lambda driver, admin: {
+        "devices": {"results": [{"driver": driver, **({} if admin is None else {"adminAccess": admin})}]}
+    },
+    st.sampled_from([DRIVER, "other"]),
+    st.sampled_from([None, False, True]),
+)
+
+
+@given(st.sampled_from(USERS), ALLOCATIONS, ALLOCATIONS, st.booleans())
+def test_only_the_scheduler_allocates_our_devices_and_other_writes_of_claims_are_not_evaluated(
+    user: str, new: Json | None, old: Json | None, has_status: bool
+) -> None:
+    def claim(allocation: Json | None) -> Json:
+        if allocation is None:
+            return {"status": {"reservedFor": []}} if has_status else {}
+        return {"status": {"allocation": allocation}}
+
+    found = outcome(CLAIMS, user, claim(new), claim(old))
+    if user == SCHEDULER_USER or new == old:
+        assert found == "skipped"
+    else:
+        results = ((new or {}).get("devices") or {}).get("results", [])
+        ours = any(one["driver"] == DRIVER and not one.get("adminAccess") for one in results)
+        assert found == ("refused" if ours else "accepted")
+
+
+def test_no_policy_of_pods_evaluates_what_a_kubelet_reports() -> None:
+    """A kubelet writes the status of each pod several times."""
+    pod = written_pod({RECORD: "given", NUMBERS: "[]"})
+    terms = terms_of(SETTINGS)
+    names = [
+        one["metadata"]["name"]
+        for one in (*admission_policies(terms), *claim_objects(terms))
+        if any(
+            "pods/status" in rule["resources"]
+            for rule in one["spec"].get("matchConstraints", {}).get("resourceRules", [])
+        )
+    ]
+    assert names == [ASSIGNMENTS, INHERITANCE]
+    for name in names:
+        assert outcome(name, "system:node:node1", {**pod, "status": {"phase": "Running"}}, pod) == "skipped"
+
+
+def test_a_kubelet_may_create_a_mirror_pod_with_any_annotation() -> None:
     assert '"system:nodes" in request.userInfo.groups' in variable("isMirror")
 
 
@@ -107,9 +235,8 @@ def test_no_user_claims_a_gpu_by_the_record_of_another_system() -> None:
     (rule,) = found["matchConstraints"]["resourceRules"]
     assert rule["operations"] == ["CREATE", "UPDATE"]
     assert rule["resources"] == ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
-    scheduler, gpus = (one["expression"] for one in found["matchConditions"])
-    assert scheduler == f'request.userInfo.username != "{SCHEDULER_USER}"'
-    assert '"nvidia.com/gpumem"' in gpus
+    (condition,) = (one["expression"] for one in found["matchConditions"])
+    assert '"nvidia.com/gpumem"' in condition
     selected = found["matchConstraints"]["namespaceSelector"]["matchExpressions"]
     assert {"hami.io/webhook", "kubernetes.io/metadata.name"} <= {one["key"] for one in selected}
     assert set(INHERITED) <= set(json.loads(re.findall(r"k in (\[.*?\])", variable("forged"))[0])), "in bindings"

@@ -30,17 +30,18 @@ def _device_class(name: str, resource: str | None) -> Json:
 def _claims() -> list[Json]:
     """Only our scheduler allocates our GPUs, except for administrators, who see them and take nothing."""
     new, old = (
-        f"{one} != null && has({one}.status) && has({one}.status.allocation) ? {one}.status.allocation : null"
+        f"({one} != null && has({one}.status) && has({one}.status.allocation) ? {one}.status.allocation : null)"
         for one in ("object", "oldObject")
     )
+    # Most writes keep the allocation: those of kubelets, kube-scheduler and Kubernetes' controllers.
+    allocates = f"request.userInfo.username != {cel(SCHEDULER_USER)} && {new} != {old}"
     is_ours = (
         "variables.now != null && has(variables.now.devices) && has(variables.now.devices.results)"
         f" && variables.now.devices.results.exists(r, r.driver == {cel(DRIVER)}"
         " && !(has(r.adminAccess) && r.adminAccess))"
     )
-    allocates = {
-        "expression": f"!variables.isOurs || variables.now == variables.then"
-        f" || request.userInfo.username == {cel(SCHEDULER_USER)}",
+    not_ours = {
+        "expression": f"!({is_ours})",
         "message": f"cotenant: devices of driver {DRIVER} may be allocated only by cotenant's scheduler; use its device"
         " classes",
         "reason": "Forbidden",
@@ -48,8 +49,9 @@ def _claims() -> list[Json]:
     return policy_with_binding(
         CLAIMS,
         {"resourceRules": [rule_for(["UPDATE"], ["resourceclaims/status"], group=GROUP, version="*")]},
-        variables=named_expressions({"now": new, "then": old, "isOurs": is_ours}),
-        validations=[allocates],
+        matchConditions=named_expressions({"others-change-the-allocation": allocates}),
+        variables=named_expressions({"now": new}),
+        validations=[not_ours],
     )
 
 

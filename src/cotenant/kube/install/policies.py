@@ -4,6 +4,10 @@
 
 A policy is CEL, evaluated inside the API server, and sees the writes of every user. It replaces no check of the
 webhook: the webhook prepares and rejects pods at their creation, the policies keep what it and the scheduler wrote.
+
+Each policy costs every write that it matches. The API server converts the old and the new object to evaluate the match
+conditions, and three times more if these are true: for the validations, for the messages and for audit annotations. So
+the match conditions are false for every write that the validations accept as it is, such as the reports of kubelets.
 """
 
 from dataclasses import replace
@@ -68,9 +72,9 @@ _CHANGED = (
     "variables.now.filter(k, !(k in variables.then) || variables.then[k] != variables.now[k])"
     " + variables.then.filter(k, !(k in variables.now))"
 )
-_NOT_THE_SCHEDULER = named_expressions(
-    {"not-the-scheduler": f"request.userInfo.username != {cel(SCHEDULER_USER)}"},
-)
+_IS_SCHEDULER = f"request.userInfo.username == {cel(SCHEDULER_USER)}"
+_OTHERS_CHANGE = f"!({_IS_SCHEDULER}) && ({_NEW}) != ({_OLD})"
+"""Whether another user than the scheduler writes annotations; a kubelet that reports a status does not."""
 _AN_AGENT = named_expressions({"an-agent": f"request.userInfo.username == {cel(AGENT_USER)}"})
 _GATES = "schedulingGates"
 _VARIABLES = sorted(RUNTIME_VARIABLES)
@@ -113,7 +117,7 @@ def _assignments(terms: Terms) -> list[Json]:
     return policy_with_binding(
         ASSIGNMENTS,
         {"resourceRules": [rule_for(["CREATE", "UPDATE"], ANNOTATION_PATHS)]},
-        matchConditions=_NOT_THE_SCHEDULER,
+        matchConditions=named_expressions({"others-change-annotations": _OTHERS_CHANGE}),
         variables=named_expressions(variables),
         validations=[_refuses_forged(ONLY_THE_SCHEDULER, unless="variables.isMirror")],
     )
@@ -135,7 +139,9 @@ def _inheritance(terms: Terms) -> list[Json]:
             "resourceRules": [rule_for(["CREATE", "UPDATE"], paths)],
             "namespaceSelector": {"matchExpressions": terms.namespaces},
         },
-        matchConditions=[*_NOT_THE_SCHEDULER, *named_expressions({"with-gpus": requests_gpus(terms)})],
+        matchConditions=named_expressions(
+            {"others-change-annotations-of-pods-with-gpus": f"{_OTHERS_CHANGE} && ({requests_gpus(terms)})"}
+        ),
         variables=named_expressions(variables),
         validations=[_refuses_forged(ONLY_BEFORE)],
     )
@@ -157,16 +163,16 @@ def _queue() -> list[Json]:
         f"has({pod}.spec.{_GATES}) && {pod}.spec.{_GATES}.exists(g, g.name == {cel(GATE)})"
         for pod in ("oldObject", "object")
     )
-    hold = f"{cel(HOLD)} in variables.now && variables.now[{cel(HOLD)}] != '{NOT_HELD}'"
-    is_scheduler = f"request.userInfo.username == {cel(SCHEDULER_USER)}"
+    annotations = "object.metadata.annotations"
+    hold = f"has({annotations}) && {cel(HOLD)} in {annotations} && {annotations}[{cel(HOLD)}] != '{NOT_HELD}'"
+    wrongly = f"({old}) && !({new}) && (!({_IS_SCHEDULER}) || ({hold}))"
     return policy_with_binding(
         QUEUE,
         {"resourceRules": [rule_for(["UPDATE"], ["pods"])]},
-        matchConditions=named_expressions({"removes-the-gate": f"({old}) && !({new})"}),
-        variables=named_expressions({"now": _NEW}),
+        matchConditions=named_expressions({"removes-the-gate-wrongly": wrongly}),
         validations=[
             {
-                "expression": is_scheduler,
+                "expression": _IS_SCHEDULER,
                 "message": f"cotenant: scheduling gate {GATE} {ONLY_THE_SCHEDULER}",
                 "reason": "Forbidden",
             },
