@@ -119,8 +119,10 @@ def without_lease(words: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def stopped(engine: Engine, configuration: Mapping[str, Any]) -> Iterator[None]:
-    """Runs a block without kube-scheduler, which starts afterwards with this configuration."""
+def stopped(
+    engine: Engine, configuration: Mapping[str, Any], variables: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Runs a block without kube-scheduler, which starts afterwards with this configuration and these variables."""
     first = engine.cluster.machines[0]
     with first.without("kube-scheduler"):
         file = first.folder / "scheduler.json"
@@ -128,6 +130,7 @@ def stopped(engine: Engine, configuration: Mapping[str, Any]) -> Iterator[None]:
         said = dict(configuration)
         said |= {"clientConnection": said.get("clientConnection", {}) | {"kubeconfig": access["kubeconfig"]}}
         file.write_text(json.dumps(said | {"leaderElection": {"leaderElect": False}}))
+        (first.folder / "kube-scheduler.env").write_text(json.dumps(variables or {}))
         yield
 
 

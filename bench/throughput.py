@@ -4,8 +4,8 @@
 claims that we allocate.
 
 Pods are created before their scheduler starts, so that only scheduling is measured; the nodes are fake. One
-kube-scheduler runs with the configuration that we install, or with the same configuration without the extender. Rounds
-alternate, because the load of a machine changes.
+kube-scheduler runs with the configuration and the variables that we install, or with the same configuration without the
+extender and the variables. Rounds alternate, because the load of a machine changes.
 
 kube-scheduler itself takes longer for pods that request resources such as GPUs, because it parses their names again for
 each node. This cost is measured without an extender too, with resources that we do not manage. Pods that request the
@@ -38,6 +38,7 @@ from bench.rounds import (
     stopped,
 )
 from cotenant.kube.install.configuration import kube_scheduler, scheduler_terms_of
+from cotenant.kube.install.values import KubeSchedulerValues
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from tests.cluster.claiming import spec_of
 from tests.cluster.engine import Engine
@@ -60,6 +61,8 @@ MOVED = "bench-moved"
 SETTINGS = f"claims: {{enabled: true}}\nnamespaces: {{{MOVED}: {{move-amounts: true}}}}\n"
 TEMPLATE = "share"
 NO_EXTENDER: Mapping[str, Any] = {"extenders": []}
+VARIABLES = {"GOGC": str(KubeSchedulerValues().gogc)}
+"""of the kube-scheduler that we install"""
 SHARE = 0.7
 OTHERS = "a trivial extender 0.58 to 0.81"
 WEBHOOK = re.compile(
@@ -114,24 +117,24 @@ def _cpu_share(without: Sequence[Round], with_us: Sequence[Round]) -> str:
 
 def _plain_round(engine: Engine) -> Round:
     """A round with pods that need no GPU and kube-scheduler without the extender."""
-    return _round(engine, PLAIN, NO_EXTENDER)
+    return _round(engine, PLAIN, NO_EXTENDER, {})
 
 
 def _counted_round(engine: Engine) -> Round:
     """The same with pods whose resources kube-scheduler counts itself."""
-    return _round(engine, COUNTED, NO_EXTENDER)
+    return _round(engine, COUNTED, NO_EXTENDER, {})
 
 
 def _shared_round(engine: Engine) -> Round:
     """Runs with our extender, and pods that request a share of a GPU."""
     scale(engine, 1)
-    return _round(engine, SHARED, {})
+    return _round(engine, SHARED, {}, VARIABLES)
 
 
 def _moved_round(engine: Engine) -> Round:
     """Runs with our extender, and the same pods in a namespace whose amounts are moved into an annotation."""
     scale(engine, 1)
-    return _round(engine, SHARED, {}, MOVED)
+    return _round(engine, SHARED, {}, VARIABLES, MOVED)
 
 
 def _claimed_round(engine: Engine) -> Round:
@@ -139,8 +142,14 @@ def _claimed_round(engine: Engine) -> Round:
     return claimed_round(engine, PODS, TEMPLATE, by_us=True)
 
 
-def _round(engine: Engine, limits: Mapping[str, str], instead: Mapping[str, Any], where: str = WHERE) -> Round:
-    with stopped(engine, kube_scheduler(scheduler_terms_of(KubeSettings())) | dict(instead)):
+def _round(
+    engine: Engine,
+    limits: Mapping[str, str],
+    instead: Mapping[str, Any],
+    variables: Mapping[str, str],
+    where: str = WHERE,
+) -> Round:
+    with stopped(engine, kube_scheduler(scheduler_terms_of(KubeSettings())) | dict(instead), variables):
         create_pods(engine, range(PODS), {"schedulerName": SCHEDULER_NAME}, {"limits": dict(limits)}, where=where)
         meter = Meter(engine)
         watch = Watch(engine, PODS, meter, where)

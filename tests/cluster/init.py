@@ -5,7 +5,7 @@
 It runs as process 1 of fresh namespaces (`machine.py`), so the kernel ends everything that was started here when it
 goes, whatever it goes by. It says its process number as the outside knows it, reads one line that tells what to run,
 and runs that until it is killed: what ends is started again, unless a file NAME.held says to wait. NAME.pid has the
-process number that a program has inside. Standard library only.
+process number that a program has inside, and NAME.env may have variables for it (JSON). Standard library only.
 """
 
 import json
@@ -53,11 +53,12 @@ def make_private(folder: Path) -> None:
             mount("--bind", str(copy), str(real))
 
 
-def start(command: list[str], log: str) -> int:
+def start(command: list[str], log: str, variables: Path) -> int:
+    environment = {**os.environ, **(json.loads(variables.read_text()) if variables.exists() else {})}
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     outputs = [(os.POSIX_SPAWN_OPEN, 1, log, appending, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)]
     return os.posix_spawnp(
-        command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *outputs]
+        command[0], command, environment, file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *outputs]
     )
 
 
@@ -72,7 +73,7 @@ def main(folder: Path, name: str) -> None:
         for program, when in list(due.items()):
             if time.monotonic() >= when and not (folder / f"{program}.held").exists():
                 del due[program]
-                pid = start(commands[program], f"{folder}/{program}.log")
+                pid = start(commands[program], f"{folder}/{program}.log", folder / f"{program}.env")
                 running[pid] = program
                 (folder / f"{program}.pid").write_text(str(pid))
         try:

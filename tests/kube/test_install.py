@@ -318,6 +318,17 @@ def test_every_part_has_the_image_that_was_chosen_and_those_that_serve_are_probe
             assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
 
 
+def test_kube_scheduler_collects_garbage_less_often_unless_its_memory_is_limited() -> None:
+    for chosen, gogc in (({}, "400"), ({"gogc": 100}, "100")):
+        (stock,) = [
+            one
+            for one in pod_of(made(kubeScheduler=chosen)["Deployment", SCHEDULER])["containers"]
+            if one["name"] == "kube-scheduler"
+        ]
+        limit = {"name": "GOMEMLIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}
+        assert stock["env"] == [{"name": "GOGC", "value": gogc}, limit]
+
+
 def test_agents_go_where_they_are_told_and_run_as_pods_with_gpus_do() -> None:
     pod = pod_of(made("webhook: {runtime-class: nvidia}", agent={"nodeSelector": {"gpu": "on"}})["DaemonSet", AGENT])
     linux = {"kubernetes.io/os": "linux"}

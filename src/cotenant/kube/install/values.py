@@ -23,6 +23,7 @@ KEY = f"({NAME}/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 Replicas = Annotated[int, Meta(ge=1, le=9)]
 Simulated = Annotated[int, Meta(ge=1, le=64)]
 Days = Annotated[int, Meta(ge=1, le=3650)]
+Garbage = Annotated[int, Meta(ge=10, le=1000)]
 Name = Annotated[str, Meta(pattern=f"^{NAME}$", description="the name of an object")]
 OptionalName = Annotated[str, Meta(pattern=f"^({NAME})?$", description="the name of an object, or nothing")]
 Key = Annotated[str, Meta(pattern=f"^{KEY}$", description="the key of a label or an annotation, such as example.com/a")]
@@ -152,6 +153,9 @@ class KubeSchedulerValues(_Values, frozen=True):
     """Tag of the image. Empty: the version of the cluster."""
     resources: Resources = _requests("100m", "128Mi")
     """Requests and limits of the container."""
+    gogc: Garbage = 400
+    """By how many percent its memory in use may grow before the next garbage collection (`GOGC`; Go's default is 100).
+    Towards a limit of memory it collects more often."""
 
 
 class WebhookValues(_PodValues, frozen=True):
