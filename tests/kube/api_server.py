@@ -81,6 +81,8 @@ class ApiServer:
         self.name_of_version: Callable[[int], str | int] = str
         self.page_hook: Callable[[], None] = lambda: None
         """Called after each page of a list but the last."""
+        self.watches_lag_s = 0.0
+        """How much later than the answer to a write its event is sent."""
         self.hang_everything = False
         self.cut_answers = 0
         """This many requests are carried out but not answered."""
@@ -148,8 +150,12 @@ class ApiServer:
         event = {"type": kind, "object": pod}
         if kind != "BOOKMARK":
             self._history.append((self._version, event))
+        line = json.dumps(event).encode() + b"\n"
         for watcher in self._watchers:
-            watcher.send(event)
+            if self.watches_lag_s:
+                asyncio.get_running_loop().call_later(self.watches_lag_s, watcher.raw, line)
+            else:
+                watcher.raw(line)
 
     # What goes wrong
 

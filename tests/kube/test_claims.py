@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from cotenant.kube.api.claims import FINALIZER
 from cotenant.kube.api.objects import moment_of
 from cotenant.kube.codec.assignment import RECORD, decode_record
@@ -146,12 +148,15 @@ def test_a_pod_that_skipped_the_gate_is_decided_before_its_claim_is_allocated() 
     play(story, CLAIMS)
 
 
-def test_a_pod_with_a_claim_takes_four_writes_and_no_reads() -> None:
-    """Each write costs the API server, etcd and every watcher; kube-scheduler only has to bind the pod then."""
+@pytest.mark.parametrize("lag_s", [0.0, 0.05])
+def test_a_pod_with_a_claim_takes_four_writes_and_no_reads(lag_s: float) -> None:
+    """Each write costs the API server, etcd and every watcher; kube-scheduler only has to bind the pod then. Of a busy
+    server, the watch shows a write after the next ones were answered."""
 
     async def story(plane: ControlPlane) -> None:
         server = plane.server
         await with_node(plane)
+        server.watches_lag_s = lag_s
         add(server, "one", "6000Mi")
         await until(lambda: is_ready(server, "one"))
         await asyncio.sleep(0.2)

@@ -29,9 +29,9 @@ from cotenant.errors import InputError
 from cotenant.kube.api.claims import CLAIMS, FINALIZER, ResourceClaim
 from cotenant.kube.api.client import Guard
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.decoding import PODS
+from cotenant.kube.api.decoding import PODS, Version
 from cotenant.kube.api.objects import Pod, has_ended, is_unschedulable, unschedulable_message
-from cotenant.kube.api.reflector import Key
+from cotenant.kube.api.reflector import Key, older
 from cotenant.kube.codec.annotations import is_assignment
 from cotenant.kube.codec.assignment import Record, record_of
 from cotenant.kube.codec.claims import allocated_devices, allocation_status, check_usable, is_decided
@@ -80,6 +80,8 @@ class ClaimAllocator:
         """pods with an assignment whose claims are to be allocated, by UID"""
         self._allocated: dict[str, str] = {}
         """the node for which the claims of a pod were allocated by this process, by UID"""
+        self._opened: dict[str, Version] = {}
+        """the version of a pod since which it has no gate, by UID; the watch may show an earlier one"""
         self._refusals: dict[str, _Refusals] = {}
         self._users: dict[Key, str] = {}
         """the pod for which a claim is, or is about to be, allocated, by its UID"""
@@ -108,6 +110,7 @@ class ClaimAllocator:
             self._wake.set()
             return
         self._decided.pop(uid, None)
+        self._opened.pop(uid, None)
         self._unplaced.pop(uid, None)
         if new is None or new.spec.node_name:
             self._allocated.pop(uid, None)
@@ -237,7 +240,11 @@ class ClaimAllocator:
             return
         self._allocated[about.uid] = record.node
         if is_gated(pod.spec.scheduling_gates):
-            await shared.client.patch(PODS, about.name, gate_patch(pod), namespace=about.namespace, guard=guard)
+            if not older(about.resource_version, self._opened.get(about.uid)):
+                opened = await shared.client.patch(
+                    PODS, about.name, gate_patch(pod), namespace=about.namespace, guard=guard
+                )
+                self._opened[about.uid] = opened.metadata.resource_version
         elif is_unschedulable(pod):
             if shared.clock() >= self._unplaced.setdefault(about.uid, shared.clock()) + self.stranded_s:
                 await self._withdraw_from(record.node, pod, guard)
