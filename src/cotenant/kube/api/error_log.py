@@ -1,7 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Logs each kind of error once, and again only after a pause, so that a repeated error cannot flood the log."""
+"""Logs each kind of error once, and again only after a pause, so that a repeated error cannot flood the log, and other
+lines together."""
 
+import asyncio
 import sys
 import time
 from collections import Counter
@@ -15,6 +17,8 @@ LONGEST_LINE = 500
 MOST_KINDS = 1000
 """Kinds of errors that are told apart. Kinds can contain text of users, so any further ones count as `OTHER`."""
 OTHER = "other errors"
+JOINED_S = 0.1
+"""how long a line may wait for others"""
 
 
 def describe(error: BaseException) -> str:
@@ -24,9 +28,31 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{where}"
 
 
-def to_stderr(line: str) -> None:
-    """Write a line to stderr, from which Kubernetes collects the log of a container."""
-    print(f"cotenant: {line}", file=sys.stderr, flush=True)
+def to_stderr(*lines: str) -> None:
+    """Write lines to stderr, from which Kubernetes collects the log of a container."""
+    print("\n".join(f"cotenant: {line}" for line in lines), file=sys.stderr, flush=True)
+
+
+class JoinedLines:
+    """Writes lines together: each write wakes the programs of the container runtime that collect the log, which takes
+    more CPU time than to write the line. Use it in an event loop."""
+
+    def __init__(self, write: Callable[..., object] = to_stderr, *, joined_s: float = JOINED_S) -> None:
+        """`write` is called with all lines that waited."""
+        self._write, self._joined_s = write, joined_s
+        self._lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        """Write a line soon."""
+        if not self._lines:
+            asyncio.get_running_loop().call_later(self._joined_s, self.flush)
+        self._lines.append(line)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        lines, self._lines = self._lines, []
+        if lines:
+            self._write(*lines)
 
 
 class ErrorLog:

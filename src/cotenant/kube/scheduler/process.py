@@ -132,6 +132,7 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
         raise CotenantError(f"the scheduler ended: {describe(_first(failed))}") from failed
     finally:
         scheduler.decisions.close()
+        scheduler.lines.flush()
         await client.close()
         await lease_client.close()
 

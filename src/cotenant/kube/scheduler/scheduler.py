@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from cotenant.history.segments import MemorySegments, Segments
 from cotenant.kube.api.client import Client
-from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.error_log import ErrorLog, JoinedLines
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.api.server import (
@@ -86,6 +86,7 @@ class Scheduler:
     ) -> None:
         signals = Signals()
         self.errors, self.profiles, self.calls = errors, Profiles(settings.defaults.memory_margin), Calls()
+        self.lines = JoinedLines()
         ladder = Ladder(settings.isolation, lambda: self.state)
         self.admission = NodeAdmission()
         self.claims = self._make_claims(client, settings, pace)
@@ -174,6 +175,7 @@ class Scheduler:
             pods=self.watches.pods,
             lead=self.lead,
             state_unready_reason=self.unready_reason,
+            log=self.lines.add,
         )
 
     def _make_queue(self, settings: KubeSettings, codec: Settings) -> Queue:
