@@ -15,7 +15,7 @@ from cotenant.kube.api.objects import decode_pod
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.claim_requests import MOST_DEVICES
 from cotenant.kube.codec.claim_templates import template_name, template_of
-from cotenant.kube.codec.claims import DRIVER, MOST_CLAIMS, SHARED, WHOLE, UnknownClaimsError, claims_of
+from cotenant.kube.codec.claims import DRIVER, MOST_CLAIMS, SHARED, WHOLE, UnknownClaimsError, claim_names, claims_of
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.control_plane import ControlPlane, given_by, play, until
@@ -281,6 +281,13 @@ def test_a_pod_with_very_many_claims_is_not_read() -> None:
     with pytest.raises(UnknownClaimsError, match="names 101 ResourceClaims, expected at most 100"):
         claims_of(pod, find, Mock())
     assert not find.called
+
+
+def test_a_claim_of_which_kubernetes_says_that_it_is_not_needed_is_none_of_the_pod() -> None:
+    claims = [{"name": name, "resourceClaimTemplateName": "t"} for name in ("made", "unneeded", "awaited")]
+    statuses = [{"name": "made", "resourceClaimName": "x"}, {"name": "unneeded"}]
+    written = {"spec": {"containers": [], "resourceClaims": claims}, "status": {"resourceClaimStatuses": statuses}}
+    assert claim_names(decode_pod(json.dumps(written).encode())) == {"made": "x", "awaited": None}
 
 
 def test_a_pod_that_skipped_the_gate_is_told_what_is_wrong_with_its_claim() -> None:

@@ -48,9 +48,15 @@ class UnknownClaimsError(InputError):
 
 
 def claim_names(pod: Pod) -> dict[str, str | None]:
-    """The names of the claims of a pod, by their names within the pod; None: it is not made from its template yet."""
+    """The names of the claims of a pod, by their names within the pod; None: it is not made from its template yet.
+    Without those of which Kubernetes has said that none is needed."""
     made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
-    return {one.name: one.resource_claim_name or made.get(one.name) for one in pod.spec.resource_claims}
+    unneeded = {name for name, real in made.items() if real is None}
+    return {
+        one.name: one.resource_claim_name or made.get(one.name)
+        for one in pod.spec.resource_claims
+        if one.resource_claim_name or one.name not in unneeded
+    }
 
 
 def claims_of(pod: Pod, find: FindClaim, find_class: FindClass) -> dict[str, ResourceClaim]:
