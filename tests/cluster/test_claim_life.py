@@ -13,6 +13,8 @@ import pytest
 from cotenant.kube.api.claims import VERSION
 from cotenant.kube.api.names import AGENT, NAMESPACE, SCHEDULER
 from cotenant.kube.codec.agent_report import REPORT
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.assignment import VERSION as VERSION_OF_RECORDS
 from cotenant.kube.codec.claim_requests import ADMIN
 from cotenant.kube.codec.claims import DRIVER, PARAMETERS, device_name
 from cotenant.kube.codec.inventory import ORPHANS
@@ -191,6 +193,26 @@ def test_an_allocation_that_came_past_us_is_not_prepared_whatever_its_configurat
     engine.ended("honest")
 
 
+def test_an_agent_that_is_older_than_the_scheduler_starts_no_pod_and_says_so(engine: Engine) -> None:
+    """As a newer scheduler would, the test writes an assignment of a later version."""
+    merge, token = {"Content-Type": "application/merge-patch+json"}, token_of(engine, SCHEDULER)
+    make_claim(engine, "newer", spec_of("1Gi"))
+    create(engine, "newer", STAYS, schedulingGates=[{"name": "example.com/wait"}])
+    uid = pod(engine, "newer")["metadata"]["uid"]
+    later = {"version": VERSION_OF_RECORDS + 1, "pod": uid, "node": "node1", "containers": []}
+    consumer = {"resource": "pods", "name": "newer", "uid": uid}
+    given = {"allocation": allocated("1Gi"), "reservedFor": [consumer]}
+    opened = {"metadata": {"annotations": {RECORD: json.dumps(later)}}, "spec": {"schedulingGates": []}}
+    for path, patch in ((f"{CLAIMS}/newer/status", {"status": given}), (path_of("newer"), opened)):
+        assert not refusal(engine, token, "PATCH", path, patch, merge)
+    wait_for("the refusal", lambda: "update it first" in events_of(engine, "newer"))
+    assert pod(engine, "newer")["status"]["phase"] == "Pending"
+    engine.delete("newer")
+    make_claim(engine, "present", spec_of("1Gi"))
+    create(engine, "present", SEES)
+    engine.ended("present")
+
+
 def test_a_program_with_a_claim_is_tuned_together_with_one_of_the_device_plugin(engine: Engine) -> None:
     make_claim(engine, "one", spec_of("1Gi"))
     create(engine, "one", TRAINS, annotations={"cotenant.io/workload": "tiny@16"})
@@ -294,20 +316,24 @@ def is_answering(engine: Engine) -> bool:
 
 def is_forged(engine: Engine, claim: str) -> bool:
     """Whether an allocation could be written that says 32 GiB, because no policy forbids it any more."""
+    try:
+        engine.cluster.patch(f"{CLAIMS}/{claim}/status", {"status": {"allocation": allocated("32Gi")}})
+    except RefusedError:
+        return False
+    return True
+
+
+def allocated(memory: str) -> Json:
+    """An allocation of the card, which says in its configuration how much of it."""
     device = {"request": "gpu", "driver": DRIVER, "pool": "node1", "device": device_name(CARD)}
-    share = {"apiVersion": PARAMETERS, "kind": "GpuShare", "memory": "32Gi"}
+    share = {"apiVersion": PARAMETERS, "kind": "GpuShare", "memory": memory}
     opaque = {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": share}}
     selector = {"key": "metadata.name", "operator": "In", "values": ["node1"]}
-    wanted = {
+    return {
         "devices": {"results": [device], "config": [opaque]},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [selector]}]},
         "allocationTimestamp": "2026-01-01T00:00:00Z",
     }
-    try:
-        engine.cluster.patch(f"{CLAIMS}/{claim}/status", {"status": {"allocation": wanted}})
-    except RefusedError:
-        return False
-    return True
 
 
 def attribute(engine: Engine, name: str) -> Any:

@@ -75,13 +75,26 @@ def given(engine: Engine, prefix: str) -> dict[str, Any]:
     return {name: decode_record(text) for name, text in texts.items() if name.startswith(prefix) and text}
 
 
+def add_fake(engine: Engine, **resources: str) -> None:
+    """A node with GPUs on which pods are bound and never start."""
+    engine.cluster.add_fake_nodes([FAKE.name], resources)
+    told = {"metadata": {"annotations": {INVENTORY: inventory_for(FAKE, Vendor.NVIDIA)}}}
+    engine.cluster.patch(f"/api/v1/nodes/{FAKE.name}", told)
+
+
+def create_large(engine: Engine, name: str, *claims: str) -> None:
+    """A pod with these claims and more CPU than the node has."""
+    main = container("main", SLEEP)
+    main["resources"] = {"claims": [{"name": claim} for claim in claims], "requests": {"cpu": "1000"}}
+    named = [{"name": claim, "resourceClaimName": claim} for claim in claims]
+    create_pod(engine.cluster, name, main, resourceClaims=named)
+
+
 def test_no_card_is_full_beyond_its_capacity_if_kube_scheduler_allocates_at_the_same_time(engine: Engine) -> None:
     """Pods that skipped the gate name a class from which kube-scheduler's own allocator can choose, too: the API server
     refuses what it writes. A card is full if its claims take all of its memory; who lost is told so."""
     cluster = engine.cluster
-    cluster.add_fake_nodes([FAKE.name], {})
-    told = {"metadata": {"annotations": {INVENTORY: inventory_for(FAKE, Vendor.NVIDIA)}}}
-    cluster.patch(f"/api/v1/nodes/{FAKE.name}", told)
+    add_fake(engine)
     devices = [
         device_of(gpu, attributes, counted=False)
         for gpu, attributes in zip(FAKE.gpus, attributes_of(FAKE, Vendor.NVIDIA), strict=True)
@@ -193,6 +206,40 @@ def test_a_claim_takes_the_room_that_is_kept_for_it_whose_successor_an_autoscale
     finally:
         for path in ("/apis/apps/v1/namespaces/default/deployments/", "/apis/scheduling.k8s.io/v1/priorityclasses/"):
             engine.cluster.delete(f"{path}gpu-room")
+
+
+def test_a_claim_that_is_deleted_before_its_pod_was_bound_keeps_no_gpu_from_others(engine: Engine) -> None:
+    make_claim(engine, "doomed", spec_of("20Gi"))
+    create_large(engine, "doomed", "doomed")
+    wait_for("its GPU", lambda: allocation(engine, "doomed"))
+    assert "Insufficient cpu" in engine.waits("doomed")
+    engine.cluster.delete(f"{CLAIMS}/doomed")
+    make_claim(engine, "next", spec_of("20Gi"))
+    create(engine, "next", SLEEP)
+    started(engine, "next")
+    wait_for("the event", lambda: "ResourceClaim doomed is being deleted" in events_of(engine, "doomed"))
+    wait_for("the claim to be gone", lambda: "doomed" not in claim_names(engine))
+    make_claim(engine, "doomed", spec_of("1Gi"))
+    wait_for("the GPU of the new claim", lambda: allocation(engine, "doomed"))
+
+
+def test_a_pod_moves_with_all_of_its_claims_to_the_node_that_kube_scheduler_accepts(engine: Engine) -> None:
+    for name in ("one", "other"):
+        make_claim(engine, name, spec_of("10Gi"))
+    create_large(engine, "moves", "one", "other")
+    wait_for("its GPUs", lambda: allocation(engine, "one") and allocation(engine, "other"))
+    assert "Insufficient cpu" in engine.waits("moves")
+    add_fake(engine, cpu="2000")
+    try:
+        wait_for("the move", lambda: engine.cluster.get(path_of("moves"))["spec"].get("nodeName") == FAKE.name)
+        for name in ("one", "other"):
+            assert [one["pool"] for one in allocation(engine, name)["devices"]["results"]] == [FAKE.name]
+    finally:
+        engine.cluster.kubectl("delete", "node", FAKE.name)
+
+
+def claim_names(engine: Engine) -> list[str]:
+    return [one["metadata"]["name"] for one in engine.cluster.get(CLAIMS)["items"]]
 
 
 def rooms(engine: Engine) -> list[Json]:
