@@ -36,14 +36,14 @@ MODULES = ("supervisor", "supervision", "run_files", "processes", "run_log", "cp
 
 def test_a_supervisor_loads_the_standard_library_and_its_own_modules_only() -> None:
     imported = set[str]()
-    for module in MODULES:
-        for node in ast.walk(ast.parse(Path(SOURCES, "cotenant", "local", f"{module}.py").read_text())):
+    for module in (*(f"local/{name}" for name in MODULES), "node/kernel"):
+        for node in ast.walk(ast.parse(Path(SOURCES, "cotenant", f"{module}.py").read_text())):
             if isinstance(node, ast.Import):
                 imported |= {one.name for one in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(str(node.module))
     own = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert own == {f"cotenant.local.{module}" for module in MODULES[1:]}
+    assert own == {*(f"cotenant.local.{module}" for module in MODULES[1:]), "cotenant.node.kernel"}
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ from cotenant.wire.pruning import PruneRequest
 from cotenant.wire.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import subprocess
+    from collections.abc import Mapping, Sequence
 
     from cotenant.local.isolation import IsolationSettings
     from cotenant.local.pages import MakePages
@@ -334,6 +335,8 @@ def _print_already_up(status: dict[str, Any]) -> None:
 
 def _detach(state: Path, address: Path) -> None:
     """Starts the same command without --detach in its own session, and waits until it answers."""
+    import subprocess  # `status` and `down` start sooner without it
+
     make_state_folder(state)
     if not os.access(state, os.W_OK | os.X_OK):
         raise InputError(f"{state}: the state folder is not writable; set COTENANT_STATE to another folder")
@@ -341,28 +344,38 @@ def _detach(state: Path, address: Path) -> None:
     log = str(state / "daemon.log")
     if os.path.exists(log) and os.path.getsize(log) > LARGEST_LOG:
         os.replace(log, f"{log}.1")
-    pid = os.posix_spawn(  # subprocess.Popen would warn at exit about a child that still runs
-        sys.executable,
-        [sys.executable, "-P", "-m", "cotenant", *words],  # -P: no module is imported from the current folder
-        {**os.environ, "COTENANT_STATE": str(state.resolve())},
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    try:
+        # Not os.posix_spawn: an interpreter that was built for an old glibc, as those of uv are, has no `setsid` there.
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "cotenant", *words],  # -P: no module is imported from the current folder
+            env={**os.environ, "COTENANT_STATE": str(state.resolve())},
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=written,
+            start_new_session=True,
+        )
+    finally:
+        os.close(written)
+    try:
+        _await_answer(child, state, address, words)
+    finally:
+        child.returncode = child.returncode or 0  # it runs on; otherwise Popen would warn about that at the end
+
+
+def _await_answer(child: "subprocess.Popen[bytes]", state: Path, address: Path, words: "Sequence[str]") -> None:
+    """Waits until the daemon in this process, or another one, answers, and prints where it is."""
     deadline = time.monotonic() + STARTED_WITHIN_S
     while time.monotonic() < deadline:
-        ended, status = os.waitpid(pid, os.WNOHANG)
+        ended = child.poll() is not None
         answer = status_of_daemon(address)
         if ended and answer is not None:  # another `up` was faster
             _print_already_up(answer)
             return
         if ended:
-            raise _not_started(state / "daemon.log", os.waitstatus_to_exitcode(status))
-        if answer is not None and answer["pid"] == pid:
-            click.echo(f"cotenant is up (pid {pid}): {answer['notice']}")
+            raise _not_started(state / "daemon.log", child.returncode)
+        if answer is not None and answer["pid"] == child.pid:
+            click.echo(f"cotenant is up (pid {child.pid}): {answer['notice']}")
             for note in answer["notes"]:
                 if "fingerprint" in note:
                     click.echo(note)

@@ -32,6 +32,7 @@ from cotenant.local.run_files import (
     sync_folder,
     write_durably,
 )
+from cotenant.node import kernel
 from cotenant.node.containment import kill_group
 from cotenant.node.environments import has_variable
 from cotenant.node.ownership import problem_of_folder
@@ -111,7 +112,7 @@ def status(job_dir: Path) -> Status:
         if not locked(folder):
             break
         with suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(intent["pid"])
+            pidfd = kernel.open_process(intent["pid"])
             seen = look_at(intent["pid"])
             alive = seen is not None and seen.start == intent["start"] and seen.state not in "ZX"
             if alive and locked(folder):
@@ -156,8 +157,8 @@ def cancel(job_dir: Path, *, reclaims: bool = False) -> bool:
         found = status(job_dir)
     if found.pidfd is not None:
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(found.pidfd, signal.SIGINT if reclaims else signal.SIGTERM)
-            signal.pidfd_send_signal(found.pidfd, signal.SIGCONT)  # the job may have stopped it
+            kernel.send_signal(found.pidfd, signal.SIGINT if reclaims else signal.SIGTERM)
+            kernel.send_signal(found.pidfd, signal.SIGCONT)  # the job may have stopped it
         os.close(found.pidfd)
     return found.state in ("new", "running")
 
@@ -179,7 +180,7 @@ def order(job_dir: Path, orders: Mapping[str, object]) -> None:
     if found.pidfd is not None:
         with suppress(ProcessLookupError):
             if obeys_orders(job_dir):
-                signal.pidfd_send_signal(found.pidfd, signal.SIGUSR1)
+                kernel.send_signal(found.pidfd, signal.SIGUSR1)
         os.close(found.pidfd)
 
 

@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from cotenant.node.kernel import open_process, send_signal
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 STOP_S = 0.1
 """how long processes of a job may take in all to stop before their children are stopped all the same"""
@@ -49,13 +51,13 @@ def ignores(pid: int, number: int) -> bool:
 def send(pid: int, start: int, number: int) -> None:
     """Signals a process, never a later one with its pid: the handle is opened before the start time is compared."""
     try:
-        handle = os.pidfd_open(pid)
+        handle = open_process(pid)
     except OSError:
         return
     try:
         seen = look_at(pid)
         if seen is not None and seen.start == start:
-            signal.pidfd_send_signal(handle, number)
+            send_signal(handle, number)
     except OSError:
         pass  # it has ended, or belongs to another user now (setuid)
     finally:

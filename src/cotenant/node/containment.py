@@ -14,6 +14,7 @@ from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cotenant.node import kernel
 from cotenant.node.shares import Means, own_cgroups
 
 PARENT = "cotenant-jobs"
@@ -106,12 +107,12 @@ def kill_group(group: Path) -> int:
 def _kill_member(pid: int, group: Path) -> None:
     """Membership is checked again with the handle open, so that a later process with the same ID is never killed."""
     try:
-        handle = os.pidfd_open(pid)
+        handle = kernel.open_process(pid)
     except OSError:
         return
     try:
         if pid in set(_members(group)):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            kernel.send_signal(handle, signal.SIGKILL)
     except OSError:
         pass  # it has ended
     finally:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.errors import InputError
+from cotenant.node.kernel import OFD_GETLK
 
 MAGIC = 0x31544E4E45544F43
 VERSION = 1
@@ -200,7 +201,7 @@ def _locked(descriptor: int, first: int, after: int) -> Iterator[int]:
     if first >= after:
         return
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOCK_BASE + first, after - first, 0)
-    kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query))
+    kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, OFD_GETLK, query))
     if kind == fcntl.F_UNLCK:
         return
     begin = max(first, start - LOCK_BASE)

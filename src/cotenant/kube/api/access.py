@@ -23,6 +23,7 @@ import yaml
 
 from cotenant.errors import InputError
 from cotenant.kube.api.certificates import validity_of
+from cotenant.node.kernel import file_in_memory
 from cotenant.wire.codec import read_bounded
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -315,7 +316,7 @@ def _tls(authority: str, certificate_and_key: bytes, where: str) -> ssl.SSLConte
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate_and_key:
         # The ssl module reads keys only from files. This file is in memory, so that no key is ever on a disk.
-        handle = os.memfd_create("client")
+        handle = file_in_memory("client")
         try:
             os.write(handle, certificate_and_key)
             context.load_cert_chain(f"/proc/self/fd/{handle}", password=lambda: "")
