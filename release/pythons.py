@@ -34,11 +34,14 @@ UV = Path(sys.executable).with_name("uv")
 
 
 def candidates(version: str) -> Iterator[Path]:
-    """Interpreters that may have this version: on the search path, then those of pyenv."""
+    """Interpreters that may have this version: on the search path, then those of pyenv and of uv."""
     for folder in os.get_exec_path():
         yield Path(folder, f"python{version}")
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     yield from sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    own = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python")
+    yield from sorted(own.glob(f"cpython-{version}.*/bin/python{version}"), reverse=True)
 
 
 def find_python(version: str) -> Path | None:

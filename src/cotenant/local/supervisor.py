@@ -3,7 +3,7 @@
 """The supervisor: one small process per run, which owns the job's process, its log, its limits and its exit record.
 
 Because of it, a killed daemon loses nothing. It is run as `python -I -S supervisor.py JOBDIR`, and uses the standard
-library and a few modules beside it, which use nothing else either. All of them are loaded before it claims a run, so an
+library and a few modules of ours, which use nothing else either. All of them are loaded before it claims a run, so an
 upgrade of cotenant while a job runs changes nothing for it. The daemon's side is `attempts.py`; both use the formats of
 `run_files.py`.
 
