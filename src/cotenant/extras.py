@@ -27,6 +27,14 @@ def install_command(extra: str, prefix: str = sys.prefix) -> str:
     return (installer or "pip install 'cotenant[{extra}]'").format(extra=extra)
 
 
+def require(package: str) -> None:
+    """ModuleNotFoundError if a package is not installed. Commands whose jobs need it ask before they start anything."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
 def missing_package(error: ModuleNotFoundError) -> str | None:
     """One line that says how to install the package that an import lacks; None if no extra contains it."""
     package = (error.name or "").partition(".")[0]

@@ -83,6 +83,7 @@ def test_the_base_install_prints_the_manifests_of_a_cluster(base: kit.Installed)
         (("kube", "agent", "--node", "n", "--simulate", "1"), "kube"),
         (("kube", "web", "--listen", "127.0.0.1:0"), "kube"),
         (("generate", "--jobs", "1"), "workloads"),
+        (("demo", "--out", "demo"), "workloads"),
         (("mcp",), "mcp"),
     ],
 )

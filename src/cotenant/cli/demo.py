@@ -36,6 +36,7 @@ from cotenant.client.http import at
 from cotenant.client.problems import NoDaemonError
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
+from cotenant.extras import require
 from cotenant.node.foreign import core_seconds
 from cotenant.wire.job_views import JobView
 from cotenant.wire.text import counted
@@ -113,6 +114,7 @@ def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, p
     if dry_run:
         emit(planned, "wide", PLAN_COLUMNS)
         return
+    require("jax")
     compiling, shared, exclusive = parts = parts_of(planned)
     ran: dict[str, PartResult] = {}
     with _locked(out), _daemon(out / "state", policy) as client:
