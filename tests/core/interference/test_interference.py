@@ -296,6 +296,19 @@ def test_the_error_still_falls_with_more_rows_than_are_active_and_speeds_above_a
     assert errors[1] < 0.75 * errors[0]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_errors_of_measurement_are_not_taken_for_knowledge_about_other_pairs(seed: int) -> None:
+    """All jobs run at 0.8 beside all others, and each measurement has an error of 0.1."""
+    chance = np.random.default_rng(seed)
+    types = [Signature(f"{i // 3}", 1 << (i % 3), 0.1 * 2.0 ** (i % 7)) for i in range(24)]
+    pairs = all_pairs(types, seed)
+    predictor = Predictor()
+    for pair in pairs[:200]:
+        predictor.observe(*pair, *np.clip(chance.normal(0.8, 0.1, 2), 0.1, 1.4).tolist())
+    errors = [abs(speed.mean - 0.8) for pair in pairs[200:] for speed in predictor.pair(*pair)]
+    assert np.mean(errors) < 0.033
+
+
 def noisy_values(catalogue: Catalogue, pairs: Sequence[tuple[Signature, Signature]]) -> Values:
     chance = np.random.default_rng(3)
     rows = [row for one, other in pairs for row in dict.fromkeys([(one, other), (other, one)])]

@@ -7,9 +7,12 @@ GPU, and predicts a table of all pairs. Two victims with similar rows in that ta
 with similar columns, whatever their names are. The second solution has these two kinds of likeness in addition.
 
 The shares of the parts are fitted to a sample of the measurements, starting from those of `parts`. The fewer
-measurements there are, the fewer steps are made. For up to `MOST_TABLED` types the solution is found by conjugate
-gradients on the table of all pairs, which need no matrix of the size of the measurements. For more types that table is
-too large, and the last `MOST_DIRECT` measurements are solved directly.
+measurements there are, the fewer steps are made. Few steps cannot raise a share that is much too small. So the share of
+what is special about a pair, which includes errors of measurement, starts where the measurements are most likely.
+
+For up to `MOST_TABLED` types the solution is found by conjugate gradients on the table of all pairs, which need no
+matrix of the size of the measurements. For more types that table is too large, and the last `MOST_DIRECT` measurements
+are solved directly.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +27,7 @@ from cotenant.core.interference.parts import (
     CONSTANT,
     EVERY,
     FIXED,
+    SPECIAL,
     Covariance,
     Part,
     Tables,
@@ -40,6 +44,8 @@ ROWS_PER_STEP = 50
 """so many measurements allow one more step of the fit"""
 MOST_STEPS = (8, 6)
 """of the first and the second solution"""
+SPECIAL_SHARES = (0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
+"""of what is special about a pair, which are compared before the first step"""
 MOST_TABLED, MOST_DIRECT = 128, 1024
 LANDMARKS = 256
 """measurements for which the start of the gradients is exact"""
@@ -246,13 +252,25 @@ def _fit(tables: Tables, sample: Values, shares: Mapping[Part, float], steps: in
     count = len(sample.roots)
     values = (sample.roots - sample.roots.mean()) / max(float(sample.roots.std()), 0.01)
     each = np.array([part_covariance(tables, part, sample.pairs) for part in parts]).reshape(len(parts), -1)
-    now = np.array([shares[part] for part in parts])
+    now, special = np.array([shares[part] for part in parts]), parts.index(SPECIAL)
+    rest = CONSTANT + NOISE * np.eye(count)
+    now[special] = 0.0
+    others = (now @ each).reshape(count, count) + rest
+    alone = each[special].reshape(count, count)
+    now[special] = max(SPECIAL_SHARES, key=lambda share: _likelihood(others + share * alone, values))
     for _ in range(steps):
-        inverse = np.linalg.inv((now @ each).reshape(count, count) + CONSTANT + NOISE * np.eye(count))
+        inverse = np.linalg.inv((now @ each).reshape(count, count) + rest)
         pull = inverse @ values
         explained, expected = each @ np.outer(pull, pull).ravel(), each @ inverse.ravel()
         now = now * np.sqrt(np.maximum(explained, 1e-12) / np.maximum(expected, 1e-12))
     return fitted | dict(zip(parts, now.tolist(), strict=True))
+
+
+def _likelihood(covariance: Floats, values: Floats) -> float:
+    """The logarithm of how likely some values are, up to a constant."""
+    factor = np.linalg.cholesky(covariance)
+    white = np.linalg.solve(factor, values)
+    return -0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())
 
 
 def is_sound(fit: Fit, rows: int) -> bool:

@@ -46,12 +46,14 @@ def _one(role: Role, kind: str, share: float) -> Part:
     return Part(role, kind, kind, share)
 
 
+SPECIAL = Part("both", "I", "I", 0.01)
+"""what is special about a pair in one direction, which includes the error of its measurement"""
 FIXED = (
     *(_one("victim", kind, share) for kind, share in zip("FSITAP", (0.03, 0.05, 0.03, 0.18, 0.1, 0.05), strict=True)),
     *(_one("partner", kind, share) for kind, share in zip("FSITAP", (0.08, 0.06, 0.01, 0.15, 0.1, 0.05), strict=True)),
     *(_one("alike", kind, share) for kind, share in zip("FSIAP", (0.15, 0.04, 0.01, 0.1, 0.1), strict=True)),
     *(_one("opposed", kind, share) for kind, share in zip("FSAP", (0.07, 0.03, 0.05, 0.05), strict=True)),
-    Part("both", "I", "I", 0.01),
+    SPECIAL,
     Part("both", "S", "F", 0.04),
     Part("both", "S", "T", 0.04),
     *(Part("both", "I", kind, 0.02) for kind in "FSTAP"),
