@@ -16,10 +16,15 @@ SMI = "/usr/local/lib/cotenant/cotenant-smi"
 
 def apply(engine: Engine, name: str) -> None:
     """Creates the objects of a file such as `hami/slices.yaml`."""
+    apply_text(engine, (EXAMPLES / name).read_text())
+
+
+def apply_text(engine: Engine, objects: str) -> None:
+    """Creates objects as an example writes them."""
     for machine in engine.cluster.machines:
         ctr = ("ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io")
         machine.run(*ctr, "image", "tag", "--force", PYTHON, IMAGE)
-    engine.cluster.kubectl("apply", "--filename=-", feed=(EXAMPLES / name).read_text())
+    engine.cluster.kubectl("apply", "--filename=-", feed=objects)
 
 
 def run_in(engine: Engine, pod: str, *command: str) -> str:

@@ -73,6 +73,8 @@ class ApiServer:
         self.eviction_hook: Callable[[str], object] = lambda name: None
         """Called after each eviction."""
         self.asked: list[Asked] = []
+        self.group_versions = ["v1", "v1alpha2"]
+        """Versions of scheduling.k8s.io; PodGroups are in those that begin with v1alpha or v1beta."""
         self.refusals: list[Refusal] = []
         self.first_kept = 0
         """Versions up to this one are compacted: watches from before get an error."""
@@ -270,6 +272,10 @@ class ApiServer:
                 return await other._answer(asked, reader, writer)
         if self.hang_everything:
             await asyncio.Event().wait()
+        if asked.path == "/apis/scheduling.k8s.io":
+            versions = [{"groupVersion": f"scheduling.k8s.io/{one}", "version": one} for one in self.group_versions]
+            _write_bytes(writer, 200, json.dumps({"kind": "APIGroup", "versions": versions}).encode())
+            return True
         if self.answer_with is not None:
             _write_bytes(writer, 200, self.answer_with)
             return True

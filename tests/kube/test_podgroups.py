@@ -85,16 +85,23 @@ def add_group(plane: ControlPlane, policy: dict[str, Any]) -> None:
     ("policy", "size"),
     [({"gang": {"minCount": 4}}, 4), ({"basic": {}}, 1), ({}, 1), ({"gang": {"minCount": -3}}, 1)],
 )
-def test_groups_are_read_as_soon_as_a_pod_names_one_and_not_before(policy: dict[str, Any], size: int) -> None:
+@pytest.mark.parametrize(
+    ("served", "version"), [(["v1", "v1alpha2"], "v1alpha2"), (["v1", "v1alpha3", "v1beta1"], "v1beta1")]
+)
+def test_groups_are_read_as_soon_as_a_pod_names_one_and_not_before(
+    served: list[str], version: str, policy: dict[str, Any], size: int
+) -> None:
     async def story(plane: ControlPlane) -> None:
+        plane.server.group_versions = served
         groups, asked = plane.scheduler.groups, plane.server.groups.asked
         add_group(plane, policy)
         plane.add_pod("single")
         await plane.knows("single")
         assert not asked, "a cluster without groups is not asked for them"
-        assert "is not known yet: scheduling.k8s.io/v1alpha2" in str(groups.size_of("team", "train"))
+        assert "is not known yet: scheduling.k8s.io could not be read" in str(groups.size_of("team", "train"))
         plane.add_pod("member", schedulingGroup={"podGroupName": "train"})
         await until(lambda: groups.size_of("team", "train") == size)
+        assert {one.path.split("/")[3] for one in asked} == {version}
         assert str(groups.size_of("team", "other")) == "its PodGroup other does not exist"
         plane.server.groups.remove("train", "team")
         await until(lambda: isinstance(groups.size_of("team", "train"), Reason))
@@ -111,5 +118,18 @@ def test_two_pods_leave_the_queue_when_their_group_is_created() -> None:
         assert all(plane.pod(name)["spec"]["schedulingGates"] for name in ("a", "b"))
         add_group(plane, {"gang": {"minCount": 2}})
         await until(lambda: not any(plane.pod(name)["spec"].get("schedulingGates") for name in ("a", "b")))
+
+    play(story)
+
+
+def test_a_cluster_that_serves_no_groups_yet_is_asked_again() -> None:
+    async def story(plane: ControlPlane) -> None:
+        plane.server.group_versions = ["v1"]
+        add_group(plane, {"gang": {"minCount": 2}})
+        plane.add_pod("member", schedulingGroup={"podGroupName": "train"})
+        await until(lambda: any(one.path == "/apis/scheduling.k8s.io" for one in plane.server.asked))
+        assert "is not known yet" in str(plane.scheduler.groups.size_of("team", "train"))
+        plane.server.group_versions = ["v1", "v1beta1"]
+        await until(lambda: plane.scheduler.groups.size_of("team", "train") == 2)
 
     play(story)
