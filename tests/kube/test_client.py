@@ -108,6 +108,20 @@ def test_requests_follow_each_other_on_one_connection() -> None:
     play(story)
 
 
+@pytest.mark.parametrize(("status", "connections"), [(404, 1), (409, 1), (422, 1), (500, 4), (503, 4)])
+def test_requests_follow_a_refusal_on_the_same_connection_and_a_failure_on_another(
+    status: int, connections: int
+) -> None:
+    async def story(server: ApiServer, client: Client) -> None:
+        for _ in range(3):
+            server.refusals.append(Refusal(status))
+            await refusal(client.get(PODS, "a", namespace="default"))
+        await client.get(PODS, "a", namespace="default")
+        assert server.connections == connections
+
+    play(story, limits=Limits(tries=1))
+
+
 def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
     async def story(server: ApiServer, client: Client) -> None:
         await client.get(PODS, "a", namespace="default")

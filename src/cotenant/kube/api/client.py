@@ -316,6 +316,9 @@ class Client:
                     content = await self._content(request, connection)
             keep = connection.idle
             return content
+        except ApiError as error:  # a refusal that was read as a whole; a server that fails may not be the only one
+            keep = 400 <= error.status < 500 and connection.idle
+            raise
         finally:
             if keep:
                 self._idle.append((time.monotonic(), connection))
