@@ -5,15 +5,17 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from cotenant.errors import CotenantError
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.objects import Metadata
 from cotenant.kube.deploy.again import copy_of, retry
 from cotenant.kube.deploy.batches import Batch
 from cotenant.kube.deploy.jobs import Job, JobCondition, JobStatus
-from cotenant.kube.deploy.objects import MANAGED, About
+from cotenant.kube.deploy.objects import JOB, MANAGED, About, OwnPod
 from cotenant.kube.scheduler.process import CLIENT_LIMITS
 
 LABELS = {"cotenant.io/run": "r1", "batch.kubernetes.io/job-name": "one", "controller-uid": "u"}
@@ -73,3 +75,25 @@ def test_a_run_whose_jobs_may_not_be_listed_ends_with_the_reason(monkeypatch: py
     batch._failed("GET jobs: 403 Forbidden")
     with pytest.raises(CotenantError, match="cannot be followed: GET jobs: 403 Forbidden"):
         batch.changed()
+
+
+class Creating(Failing):
+    """An API server that creates any job as `job`."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(KeyboardInterrupt())
+        self.job = job
+
+    async def create(self, *_words: Any, **_named: Any) -> Job:
+        return self.job
+
+
+def test_a_job_whose_pod_is_seen_first_is_not_lost() -> None:
+    job = msgspec.structs.replace(FAILED, status=JobStatus())
+    batch = Batch(Creating(job), "team", "r1")
+    asyncio.run(batch.create({"metadata": {"name": "one"}}))
+    batch._pod_changed(None, OwnPod(metadata=Metadata(name="one-x", namespace="team", labels={JOB: "one"})))
+    assert batch.changed() == []
+    batch._job_changed(None, job)
+    batch._job_changed(job, None)
+    assert [(one.id, one.state) for one in batch.changed()] == [("one", "lost")]

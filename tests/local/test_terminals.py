@@ -4,11 +4,14 @@
 
 import os
 import pwd
+import select
 import signal
+import socket
 import stat
 import struct
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -120,6 +123,18 @@ def test_a_job_that_waits_says_why_and_starts_when_it_is_its_turn(daemon: Daemon
         daemon.client.act(full, "cancel")
         one.until("begun")
         assert one.end() == 5
+
+
+def test_a_terminal_that_ends_before_it_accepts_is_not_there(tmp_path: Path) -> None:
+    path = str(tmp_path / "terminal")
+    with ThreadPoolExecutor() as pool:
+        with closing(socket.socket(socket.AF_UNIX)) as listener:
+            listener.bind(path)
+            listener.listen()
+            one = pool.submit(connect, path)
+            assert select.select([listener], [], [], 60.0)[0]
+        with pytest.raises(ConnectionRefusedError):
+            one.result()
 
 
 def test_ctrl_c_while_it_waits_cancels_it(daemon: Daemon) -> None:

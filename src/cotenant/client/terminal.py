@@ -111,7 +111,11 @@ def connect(path: str) -> socket.socket:
         connection.connect(f"/proc/self/fd/{place}/{name}")  # the path may be too long for the kernel
         line = b""
         while not line.endswith(b"\n") and len(line) < 1000:
-            if not (byte := connection.recv(1)):
+            try:
+                byte = connection.recv(1)
+            except ConnectionResetError:  # the job ended before it accepted the connection
+                byte = b""
+            if not byte:
                 raise ConnectionRefusedError
             line += byte
         refusal = json.loads(line)["refused"]

@@ -110,6 +110,8 @@ class Batch:
         self._client, self._namespace = client, namespace
         self._pods: dict[str, dict[str, OwnPod]] = defaultdict(dict)
         self._changed: set[str] = set()
+        self._seen: set[str] = set()
+        """Names of the jobs that the watch of Jobs has shown; it may do so after the watch of pods."""
         which = Selection(namespace=namespace, labels=f"{selector(JOB)},{RUN}={run}")
         pace = Pace(watches_s=0.2, lists_s=1.0)
         self._error, self._began = "", time.monotonic()
@@ -141,8 +143,9 @@ class Batch:
                 f"the API server has not answered for {SILENT_S:g} s; the jobs continue, and "
                 "`cotenant jobs --on kubernetes` lists them"
             )
-        names = self._changed & self.views.keys()
-        self._changed -= names  # a job may be seen before its creation is answered: it stays for the next call
+        # A job may be seen before its creation is answered, and its pod before the job: they stay for the next call.
+        names = self._changed & self.views.keys() & self._seen
+        self._changed -= names
         found = self._jobs.objects
         for name in names:
             job = found.get((self._namespace, name))
@@ -174,7 +177,9 @@ class Batch:
         return msgspec.structs.replace(view, started=started, ended=ended)
 
     def _job_changed(self, old: Job | None, new: Job | None) -> None:
-        self._changed |= {one.metadata.name for one in (old, new) if one is not None}
+        names = {one.metadata.name for one in (old, new) if one is not None}
+        self._seen |= names
+        self._changed |= names
 
     def _pod_changed(self, old: OwnPod | None, new: OwnPod | None) -> None:
         one = new or old
