@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each program of a cluster is called: its settings, written as files, and its command line.
 
-Whoever asks the API server shows a token from one list, so there are no client certificates; the server signs its own.
-All addresses are inside the cluster's namespaces, where they meet nobody else's.
+Whoever asks the API server shows a token from one list, so there are no client certificates; that of the server signs
+itself. All addresses are inside the cluster's namespaces, where they meet nobody else's.
 """
 
 import json
@@ -42,14 +42,23 @@ def pod_range(number: int) -> str:
 
 
 def write_credentials(folder: Path) -> None:
-    """Everybody's token, for the server to know, and the key that it signs service accounts with."""
+    """Everybody's token, for the server to know, its certificate, and the key that it signs service accounts with."""
     folder.mkdir(parents=True)
     tokens = {name: secrets.token_hex(16) for name in USERS}
     rows = [f'{tokens[name]},{user},{name},"{group}"\n' for name, (user, group) in USERS.items()]
     (folder / "tokens.csv").write_text("".join(rows))
     for name, token in tokens.items():
         write_kubeconfig(folder, name, token)
-    subprocess.run(["openssl", "genrsa", "-out", str(folder / "accounts.key"), "2048"], check=True, capture_output=True)
+    _openssl("genrsa", "-out", str(folder / "accounts.key"), "2048")
+    # The server would write one itself, beside the programs that read it once when they start: perhaps half of it.
+    key, certificate = str(folder / "apiserver.key"), str(folder / "apiserver.crt")
+    names = f"subjectAltName=DNS:kubernetes.default.svc,IP:{SERVER},IP:{FIRST_SERVICE}"
+    made = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30")
+    _openssl(*made, "-subj", "/CN=kube-apiserver", "-addext", names, "-keyout", key, "-out", certificate)
+
+
+def _openssl(*words: str) -> None:
+    subprocess.run(["openssl", *words], check=True, capture_output=True)
 
 
 def write_kubeconfig(folder: Path, name: str, token: str) -> None:
