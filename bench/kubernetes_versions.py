@@ -24,7 +24,7 @@ from bench.rows import RESULTS, keep
 NAME = "kubernetes-versions"
 USUAL = ("1.34.4", "2.2.9")
 """versions of Kubernetes and of containerd that `make test` runs"""
-PAIRS = (("1.35.4", USUAL[1]), ("1.36.3", USUAL[1]), (USUAL[0], "1.7.35"))
+PAIRS = (("1.35.4", USUAL[1]), ("1.36.3", USUAL[1]), ("1.37.1", USUAL[1]), (USUAL[0], "1.7.35"))
 """others"""
 FILES = (
     *("dialects", "sight", "gangs", "podgroups", "preemption", "examples", "admission"),
