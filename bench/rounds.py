@@ -155,10 +155,12 @@ def create_pods(
 
 
 def make_template(engine: Engine, name: str, devices: Mapping[str, Any]) -> None:
-    """Creates a template of claims."""
+    """Creates a template of claims, without spaces as kubectl does: otherwise the API server would take each patch of a
+    claim for a change of its parameters, and refuse it."""
     kind = {"apiVersion": VERSION, "kind": "ResourceClaimTemplate"}
     template = {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
-    engine.cluster.post(f"{API}/namespaces/{WHERE}/resourceclaimtemplates", {**kind, **template})
+    text = json.dumps({**kind, **template}, separators=(",", ":"))
+    engine.cluster.post(f"{API}/namespaces/{WHERE}/resourceclaimtemplates", text)
 
 
 def create_claimed_pods(engine: Engine, numbers: Iterable[int], template: str, *, by_us: bool) -> None:

@@ -42,7 +42,7 @@ class Cluster:
     def get(self, path: str) -> Json:
         return dict(json.loads(ask(self.door, "GET", path)))
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Json:
+    def post(self, path: str, body: Mapping[str, Any] | str) -> Json:
         return dict(json.loads(ask(self.door, "POST", path, body)))
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Json:
