@@ -16,6 +16,7 @@ from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.claim_requests import MOST_DEVICES
 from cotenant.kube.codec.claim_templates import template_name, template_of
 from cotenant.kube.codec.claims import DRIVER, MOST_CLAIMS, SHARED, WHOLE, UnknownClaimsError, claim_names, claims_of
+from cotenant.kube.scheduler import allocator as allocating
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.control_plane import ControlPlane, given_by, play, until
@@ -186,6 +187,42 @@ def test_a_pod_that_kube_scheduler_places_nowhere_gives_its_gpu_to_others_after_
         await until(lambda: not has_record(server, "one") and allocation(server, "one") is None)
         add(server, "two", "16000Mi")
         await until(lambda: is_ready(server, "two"))
+
+    play(story, CLAIMS)
+
+
+def test_a_node_that_kube_scheduler_refused_is_tried_again_if_no_other_has_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(allocating, "LONGEST_PAUSE_S", 0.1)
+
+    async def story(plane: ControlPlane) -> None:
+        server, allocator = plane.server, plane.scheduler.allocator
+        await with_nodes(plane, n1=(1, 16_000), n2=(1, 1_000))
+        allocator.sweep_s = 0.1
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        allocator.stranded_s = 0.0
+        server.merge("one", {"status": {"conditions": [NO_CPU]}}, "team")
+        await is_told(plane, "kube-scheduler does not place it on node n1, which has the GPUs")
+        server.merge("one", {"status": {"conditions": []}}, "team")
+        await until(lambda: has_record(server, "one"))
+        assert record(server, "one").node == "n1"
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_that_no_node_takes_for_days_is_still_tried_again() -> None:
+    async def story(plane: ControlPlane) -> None:
+        server, allocator = plane.server, plane.scheduler.allocator
+        await with_nodes(plane, n1=(1, 16_000))
+        add(server, "one", "9000Mi")
+        await until(lambda: is_ready(server, "one"))
+        pod = plane.scheduler.watches.pods.objects["team", "one"]
+        for _ in range(1100):
+            allocator._avoid(pod, "n1")
+        left = allocator._refusals[pod.metadata.uid].until - allocator._shared.clock()
+        assert left <= allocating.LONGEST_PAUSE_S
 
     play(story, CLAIMS)
 

@@ -52,7 +52,9 @@ SWEEP_S = 5.0
 STRANDED_S = 60.0
 """how long a pod keeps its GPUs that kube-scheduler places nowhere, for example because the node has too little CPU"""
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
-"""before a pod is placed again that kube-scheduler would place on none of the nodes tried so far"""
+"""before nodes are tried again on which kube-scheduler would not place a pod"""
+MOST_DOUBLINGS = 10
+"""of the pause; more would change nothing"""
 UNALLOCATED: Json = {"allocation": None, "reservedFor": None}
 """The status of a claim that no pod has. Only a claim with an allocation may be reserved."""
 
@@ -64,7 +66,7 @@ class _Refusals:
     nodes: set[str] = field(default_factory=set)
     rounds: int = 0
     until: float = 0.0
-    """when it may be placed again"""
+    """when all nodes may be tried again"""
     pauses: bool = False
     """whether it is placed on no node, so that others get what it would have"""
 
@@ -183,9 +185,11 @@ class ClaimAllocator:
 
     def _end_pauses(self) -> None:
         for uid, refused in list(self._refusals.items()):
-            if refused.pauses and self._shared.clock() >= refused.until:
+            pod = self._shared.state.waiting.get(uid)
+            waits = refused.pauses or (refused.nodes and pod is not None)  # those left may have no room for it
+            if waits and self._shared.clock() >= refused.until:
+                refused.nodes.clear()
                 refused.pauses = False
-                pod = self._shared.state.waiting.get(uid)
                 if pod is not None:
                     self._book.read_again(pod)
 
@@ -290,12 +294,14 @@ class ClaimAllocator:
         await self._withdraw(pod, guard, text)
 
     def _avoid(self, pod: Pod, node: str) -> None:
-        """Place a pod elsewhere. If no other node is left, all of them are tried again after a pause."""
+        """Place a pod elsewhere. If no other node is left or has room, all of them are tried again after a pause."""
         shared, refused = self._shared, self._refusals.setdefault(pod.metadata.uid, _Refusals())
         refused.nodes.add(node)
+        refused.until = shared.clock() + LONGEST_PAUSE_S
         if not set(shared.state.cluster.names) - refused.nodes - self._excluded(pod):
             refused.nodes.clear()
-            refused.until = shared.clock() + min(PAUSE_S * 2**refused.rounds, LONGEST_PAUSE_S)
+            pause = min(PAUSE_S * 2 ** min(refused.rounds, MOST_DOUBLINGS), LONGEST_PAUSE_S)
+            refused.until = shared.clock() + pause
             refused.rounds, refused.pauses = refused.rounds + 1, True
 
     async def _withdraw(self, pod: Pod, guard: Guard, text: str) -> None:
