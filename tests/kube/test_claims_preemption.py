@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pod of higher priority displaces by claims exactly what it must, and has the GPU when that is really free."""
 
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 
+from cotenant.core.queueing.eviction import harm_of
 from cotenant.kube.codec.assignment import RECORD, decode_record
+from cotenant.kube.scheduler.preemption_search import Candidate
 from cotenant.kube.settings import KubeSettings, PreemptionPart, SchedulerPart
 from tests.kube.control_plane import ControlPlane, given_by, play, until
 from tests.kube.test_claims import CLAIMS, add, add_pod, allocation, bind, is_ready
@@ -176,6 +180,20 @@ def test_a_budget_of_one_of_the_pods_that_share_a_claim_protects_both() -> None:
         server.budgets["partner"] = 0
         add(server, "high", "12000Mi", priority=10)
         await until(lambda: server.evicted == ["alone"])
+
+    play(story, CLAIMS)
+
+
+def test_a_pod_that_waits_for_a_reserved_slot_with_the_same_claim_is_not_evicted() -> None:
+    async def story(plane: ControlPlane) -> None:
+        scheduler = plane.scheduler
+        await full(plane, both=0)
+        running = scheduler.state.bound("uid-both")
+        assert running is not None
+        scheduler.state.hold(replace(running, uid="uid-joins"), inf, reserved=True)
+        assert scheduler.state.needed_by("uid-both") == {"uid-both", "uid-joins"}
+        found = scheduler.preemptor._with_sharers(Candidate(running, ("uid-both",), harm_of(())))
+        assert found.victims == ("uid-both",)
 
     play(story, CLAIMS)
 

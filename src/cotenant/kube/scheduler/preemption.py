@@ -376,7 +376,9 @@ class Preemptor:
     def _with_sharers(self, candidate: Candidate) -> Candidate:
         now, state = self._shared.clock(), self._shared.state
         needed = {one for uid in candidate.victims for one in state.needed_by(uid)}
-        victims = tuple(sorted(uid for uid in needed if not self._victims.is_leaving(uid, now)))
+        # A pod that waits with a reservation may share a claim, too: it has nothing yet, and loses the reservation.
+        there = needed & self._victims.pods.keys()
+        victims = tuple(sorted(uid for uid in there if not self._victims.is_leaving(uid, now)))
         if victims == candidate.victims:
             return candidate
         stakes = (self._victims.stake_of(uid, MOST_PRIORITY, now) for uid in victims)
