@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.summary import MOST_LINES, Result, lines
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +69,7 @@ def test_a_long_list_is_cut() -> None:
     assert plain(list(lines(results, 0))[-1]) == "and 4 more"
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_has_one_summary(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / "tests" / folder).mkdir(parents=True)

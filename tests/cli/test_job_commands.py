@@ -292,6 +292,7 @@ def test_up_while_a_daemon_is_up_says_so(daemon: Daemon, env: dict[str, str]) ->
 # Words and units
 
 
+@pytest.mark.slow
 def test_one_thing_is_singular_everywhere(tmp_path: Path) -> None:
     env = environment(COTENANT_STATE=str(tmp_path))
     try:

@@ -171,6 +171,7 @@ def test_what_is_missing_is_said_with_the_usage(words: list[str]) -> None:
         server.parse(words)
 
 
+@pytest.mark.slow
 def test_a_server_runs_in_place_of_the_command_and_its_latencies_reach_the_agent(agent: ScriptedAgent) -> None:
     requests = [0]
 

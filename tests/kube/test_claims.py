@@ -97,6 +97,7 @@ async def with_node(plane: ControlPlane, *names: str, memory: int = 16_000) -> N
     await until(lambda: len(plane.scheduler.state.vendors) == len(names or ("n1",)))
 
 
+@pytest.mark.slow
 def test_claims_and_pods_of_the_device_plugin_share_one_card_in_one_ledger() -> None:
     async def story(plane: ControlPlane) -> None:
         server = plane.server

@@ -322,6 +322,7 @@ def test_without_kube_scheduler_one_of_several_holds_a_lease_of_its_own_until_it
     asyncio.run(told())
 
 
+@pytest.mark.slow
 def test_without_kube_scheduler_the_lease_of_one_that_is_gone_is_taken_when_it_is_free() -> None:
     async def told() -> None:
         server = ApiServer()

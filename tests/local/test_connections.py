@@ -51,6 +51,7 @@ main()
 """a daemon that gives a request less time to arrive"""
 
 
+@pytest.mark.slow
 def test_a_request_that_never_ends_is_hung_up_on_and_others_are_served() -> None:
     with (
         running_daemon(prefix=(sys.executable, "-c", IMPATIENT)) as daemon,

@@ -43,6 +43,7 @@ def daemon(started: Daemon) -> Iterator[Daemon]:
     until(lambda: not processes_in(started.state))
 
 
+@pytest.mark.slow
 def test_the_driver_holds_the_sum_of_all_processes_of_a_job(daemon: Daemon) -> None:
     probe = f"{kit.program('run_probe')} 200 2000"
     both = f"{probe} & {probe} & wait"

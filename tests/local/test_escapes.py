@@ -197,6 +197,7 @@ def test_a_running_job_is_stopped_even_if_its_cancellation_can_be_stored_nowhere
     assert daemon.ended(first).state == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_job_that_stops_its_supervisor_can_be_cancelled(daemon: Daemon) -> None:
     job = daemon.submit("sh", "-c", "while kill -STOP $PPID; do :; done", grace_s=0.2).id
     until(lambda: daemon.job(job).state == "running")

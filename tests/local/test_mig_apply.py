@@ -204,6 +204,7 @@ def invoke(daemon: Daemon, *words: str, answer: str | None = None) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_plan_is_carried_out_when_asked_and_jobs_in_its_way_run_again(daemon: Daemon) -> None:
     stays = submit_probe(daemon, "100", LONG, mig="1g.5gb", memory=None)
     leaves = submit_probe(daemon, "100", LONG, mig="3g.20gb", memory=None)

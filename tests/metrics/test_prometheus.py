@@ -146,6 +146,7 @@ def test_every_query_of_hamis_dashboards_finds_data(prometheus: Prometheus, sour
         assert all(one["value"][1] != "NaN" for one in found), expression
 
 
+@pytest.mark.slow
 def test_every_alert_is_evaluated_and_none_of_them_fires_for_nothing(prometheus: Prometheus) -> None:
     rules = wait_for("the first evaluation", lambda: _evaluated(prometheus))
     assert {rule["name"] for rule in rules} == ALERTS

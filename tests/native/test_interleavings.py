@@ -69,6 +69,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(kit.NATIVE, tmp_path_factory.mktemp("model"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_no_order_of_accesses_exceeds_the_quota(scenario: str, model: Path) -> None:
     found = explore(model, scenario)

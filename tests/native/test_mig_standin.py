@@ -4,6 +4,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.native.standins import MILLISECOND, client, finish, line_of, started
 
 SETTINGS: dict[str, str | int] = {"names": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "mig": "1g.5gb/1g.5gb"}
@@ -20,6 +22,7 @@ def test_a_mig_instance_has_memory_of_its_own(tmp_path: Path) -> None:
         finish(process, "\n")
 
 
+@pytest.mark.slow
 def test_a_mig_instance_has_compute_of_its_own(tmp_path: Path) -> None:
     """A busy neighbour on another instance delays nothing; on the same one it does."""
     burn = f"begin()\nf = kernel({400 * MILLISECOND})\nfor _ in range(8): launch(f)\nprint('on')\nsys.stdin.readline()"

@@ -268,6 +268,7 @@ def test_pods_that_a_trial_paused_go_on_if_tuning_fails() -> None:
     node.work(goodput, node.is_tuned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "workload"), [(8000, "small@16"), (4000, "renamed@16")], ids=["resized", "annotation edited"]
 )

@@ -110,6 +110,7 @@ def test_names_labels_reasons_and_output_full_of_markup_are_text() -> None:
     play(story, cluster)
 
 
+@pytest.mark.slow
 def test_while_the_api_server_is_away_the_pages_say_so_and_go_on() -> None:
     async def story(pages: Pages) -> None:
         assert "may be old" not in await pages.text("/", ADMIN)
