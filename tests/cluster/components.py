@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each program of a cluster is called: its settings, written as files, and its command line.
 
-Whoever asks the API server shows a token from one list, so there are no client certificates; that of the server signs
-itself. All addresses are inside the cluster's namespaces, where they meet nobody else's.
+Clients of the API server authenticate with tokens from one list, not with certificates. The server's own certificate is
+self-signed. All addresses exist only in the cluster's network namespaces, so that clusters do not conflict.
 """
 
 import json

@@ -364,7 +364,7 @@ def _detach(state: Path, address: Path) -> None:
 
 
 def _await_answer(child: "subprocess.Popen[bytes]", state: Path, address: Path, words: "Sequence[str]") -> None:
-    """Waits until the daemon in this process, or another one, answers, and prints where it is."""
+    """Waits until a daemon answers, the child or another one that was faster, and prints its address."""
     deadline = time.monotonic() + STARTED_WITHIN_S
     while time.monotonic() < deadline:
         ended = child.poll() is not None

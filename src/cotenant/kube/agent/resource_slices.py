@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cotenant.core.model import Machine
 from cotenant.kube.api.claims import SLICES, VERSION, ResourceSlice
 from cotenant.kube.api.client import Client, Selection
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import INVALID, ApiError
+from cotenant.kube.api.names import Json
 from cotenant.kube.api.reflector import Pace, Reflector
 from cotenant.kube.codec.claims import DRIVER, slice_name
 from cotenant.kube.codec.devices import attributes_of, counter_sets, device_of
@@ -40,11 +41,8 @@ LOOK_S = 5.0
 """Between two looks at what the node has; a look without a change costs no request."""
 LEAST_S = 1.0
 """From one comparison to the next, at least."""
-INVALID = 422
 MOST_GENERATION = 2**63 - 1
 """Of a pool. Only an edited slice has it; then all slices of the node begin again at 1."""
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from cotenant.wire.text import printable
 
 PIECE = 65_536
 LONGEST_MESSAGE = 400
+FORBIDDEN, NOT_FOUND, CONFLICT, INVALID = 403, 404, 409, 422
+"""statuses of refusals"""
 
 DROP_AT_CLOSE = struct.pack("ii", 1, 0)
 """Value of SO_LINGER: closing the socket discards data that was not sent yet."""

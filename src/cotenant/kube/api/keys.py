@@ -21,7 +21,7 @@ import msgspec
 from cotenant.errors import InputError
 from cotenant.kube.api.certificates import Certificates, certificates_of, validity_of
 from cotenant.kube.api.client import STRATEGIC, Client, Guard
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import CONFLICT, NOT_FOUND, ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.names import (
     CONFIGURATION,
@@ -43,7 +43,6 @@ TOKENS = (WHY, DECISIONS)
 RENEWED = 1 / 3
 """part of its validity that a certificate has left when it is renewed"""
 CERTIFICATE, KEY = "tls.crt", "tls.key"
-CONFLICT, NOT_FOUND = 409, 404
 
 
 class StoredSecret(msgspec.Struct, frozen=True):

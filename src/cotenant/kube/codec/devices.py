@@ -12,6 +12,7 @@ from typing import Any
 from cotenant.core.isolation import USUAL, Rung, rungs_of
 from cotenant.core.links import LinkMatrix
 from cotenant.core.model import Gpu, Link, Machine
+from cotenant.kube.api.names import Json
 from cotenant.kube.codec.claims import DRIVER, device_name
 from cotenant.node.devices.vendors import Vendor
 
@@ -21,8 +22,6 @@ UNHEALTHY, CORDONED = f"{DRIVER}/unhealthy", f"{DRIVER}/cordoned"
 """Taints."""
 _RUNGS = {Rung.DRIVER: "isolationDriver", Rung.MPS: "isolationMps", Rung.PRELOAD: "isolationPreload"}
 """Attributes that say whether a GPU has a rung of the isolation ladder."""
-
-Json = dict[str, Any]
 
 
 def attributes_of(machine: Machine, vendor: Vendor, driver: str | None = None) -> list[Json]:

@@ -10,12 +10,12 @@ kubelet hands out have to stay. Such a pod is read as if the amounts of its auth
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 
 from cotenant.core.model import ContainerKind
 from cotenant.errors import InputError
+from cotenant.kube.api.names import Json
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of
 from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.keys import own_key
@@ -28,7 +28,6 @@ AMOUNTS = own_key("amounts")
 LONGEST = 64 * 1024
 """Characters of the annotation."""
 
-Json = dict[str, Any]
 Amounts = Mapping[str, Mapping[str, str | int]]
 
 _DECODER = msgspec.json.Decoder(dict[str, dict[str, str | int]])

@@ -11,12 +11,11 @@ import msgspec
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.client import Client
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import NOT_FOUND, ApiError
 from cotenant.kube.api.names import Json
 from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.deploy.jobs import EVERY_S, JOBS, MARGIN_S, Job, find, view_of
 from cotenant.kube.deploy.objects import CANCELLED, JOB, OwnPod, labelled
-from cotenant.kube.deploy.session import NOT_FOUND
 from cotenant.kube.deploy.waiting import pods_of
 from cotenant.wire.job_views import ENDED, JobView
 

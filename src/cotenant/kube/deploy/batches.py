@@ -14,7 +14,7 @@ import msgspec
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.client import Client, Selection
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import NOT_FOUND, ApiError
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import Json
 from cotenant.kube.api.reflector import Pace, Reflector
@@ -23,7 +23,6 @@ from cotenant.kube.deploy import jobs
 from cotenant.kube.deploy.jobs import JOBS, Job
 from cotenant.kube.deploy.objects import JOB, OWN_PODS, RUN, OwnPod, selector
 from cotenant.kube.deploy.pods import Volume
-from cotenant.kube.deploy.session import NOT_FOUND
 from cotenant.kube.deploy.training import TrainingRequest
 from cotenant.kube.deploy.waiting import permanent_obstacle
 from cotenant.wire.job_views import ENDED, JobView

@@ -12,13 +12,13 @@ import msgspec
 
 from cotenant.errors import InputError
 from cotenant.kube.api.client import Client
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import NOT_FOUND, ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.objects import Metadata, moment_of
 from cotenant.kube.codec.queueing import NOT_HOLDABLE, hold_of, hold_patch, hold_text, is_gated
 from cotenant.kube.deploy.jobs import find, view_of
 from cotenant.kube.deploy.objects import JOB, OWN_PODS, OwnPod
-from cotenant.kube.deploy.session import NOT_FOUND, NoSuchObjectError
+from cotenant.kube.deploy.session import NoSuchObjectError
 from cotenant.kube.deploy.waiting import pods_of
 from cotenant.wire.job_views import JobView
 

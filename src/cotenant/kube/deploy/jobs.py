@@ -12,7 +12,7 @@ import msgspec
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.client import Client, Selection
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import CONFLICT, NOT_FOUND, ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import Json
@@ -30,7 +30,7 @@ from cotenant.kube.deploy.objects import (
     seconds,
     selector,
 )
-from cotenant.kube.deploy.session import CONFLICT, NOT_FOUND, NoSuchObjectError
+from cotenant.kube.deploy.session import NoSuchObjectError
 from cotenant.kube.deploy.waiting import first_obstacle, pods_of
 from cotenant.wire.job_views import JobView
 

@@ -11,7 +11,7 @@ import msgspec
 from cotenant.core.units import MiB
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.client import Client
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import FORBIDDEN, NOT_FOUND, ApiError
 from cotenant.kube.api.decoding import NODES, Kind
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import LEASE, NAMESPACE
@@ -20,7 +20,6 @@ from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.deploy.objects import seconds
 from cotenant.kube.deploy.pods import container, pod_spec
-from cotenant.kube.deploy.session import FORBIDDEN, NOT_FOUND
 from cotenant.kube.settings import DEFAULT_SCHEDULER
 from cotenant.workloads.generator import PlannedJob
 

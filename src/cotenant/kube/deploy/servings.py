@@ -12,7 +12,7 @@ import msgspec
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.client import Client, Selection
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import CONFLICT, NOT_FOUND, ApiError
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import Json
 from cotenant.kube.codec.amounts import parse_quantity
@@ -31,7 +31,7 @@ from cotenant.kube.deploy.objects import (
 )
 from cotenant.kube.deploy.pods import check_image
 from cotenant.kube.deploy.serving import limits
-from cotenant.kube.deploy.session import CONFLICT, NOT_FOUND, NoSuchObjectError
+from cotenant.kube.deploy.session import NoSuchObjectError
 from cotenant.kube.deploy.waiting import first_obstacle, newest_version, pods_of
 from cotenant.wire.text import counted
 

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Limits, connection_problem
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import FORBIDDEN, INVALID, ApiError
 
-FORBIDDEN, NOT_FOUND, CONFLICT, INVALID = 403, 404, 409, 422
 LIMITS = Limits(tries=3)
 AGENT = "cotenant-cli"
 """Name of our commands in the logs of the API server."""

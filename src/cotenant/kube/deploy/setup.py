@@ -10,12 +10,11 @@ import msgspec
 
 from cotenant.errors import CotenantError
 from cotenant.kube.api.client import Client
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import CONFLICT, FORBIDDEN, NOT_FOUND, ApiError
 from cotenant.kube.api.decoding import NODES, Kind
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.objects import Metadata
 from cotenant.kube.deploy.objects import MANAGED, RUN
-from cotenant.kube.deploy.session import CONFLICT, FORBIDDEN, NOT_FOUND
 
 GPU_LABEL = "gpushare"
 """Label that IADeep's and gpushare's guides put on nodes with GPUs; their manifests select nodes by it."""

@@ -6,11 +6,10 @@ Our agents do not write it, because the right to create ConfigMaps in `kube-syst
 not change, so an administrator creates the ConfigMaps once.
 """
 
-from typing import Any
-
 import msgspec
 
 from cotenant.core.links import link_word
+from cotenant.kube.api.names import Json
 from cotenant.kube.inspect.report import ClusterUse, NodeUse
 
 NAMESPACE = "kube-system"
@@ -18,8 +17,6 @@ MODE = {"ack.node.gpu.schedule": "topology"}
 """Label of these ConfigMaps, and of the nodes that arena lists with their links."""
 MOST_LABEL = 63
 """characters of a label's value"""
-
-Json = dict[str, Any]
 
 
 def link_maps(seen: ClusterUse) -> Json:

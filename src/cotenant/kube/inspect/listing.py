@@ -15,7 +15,7 @@ from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.claims import CLAIMS, CLASSES, DeviceClass, ResourceClaim
 from cotenant.kube.api.client import Client, Selection, connection_problem
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import FORBIDDEN, NOT_FOUND, ApiError
 from cotenant.kube.api.decoding import NODES, PODS, Kind
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import CONFIGURATION, NAMESPACE, SETTINGS_FILE
@@ -25,7 +25,6 @@ from cotenant.kube.settings import KubeSettings, parse_settings
 from cotenant.wire.text import counted
 
 NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
-FORBIDDEN, NOT_FOUND = 403, 404
 
 
 class ConfigMap(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cotenant.kube.api.client import Client
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import NOT_FOUND, ApiError
 from cotenant.kube.api.decoding import Kind, T
 from cotenant.kube.api.names import Json
 from cotenant.kube.api.objects import Metadata
 
-NOT_FOUND = 404
 _RBAC, _ADMISSION = "apis/rbac.authorization.k8s.io/v1", "apis/admissionregistration.k8s.io/v1"
 PLURALS = {
     "ServiceAccount": ("serviceaccounts", "api/v1"),

@@ -9,7 +9,7 @@ import msgspec
 
 from cotenant.kube.api.certificates import validity_of
 from cotenant.kube.api.client import Client, Selection
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import NOT_FOUND, ApiError
 from cotenant.kube.api.decoding import NODES, PODS
 from cotenant.kube.api.keys import CERTIFICATE, SECRETS, SERVICES
 from cotenant.kube.api.listing import listed
@@ -18,7 +18,7 @@ from cotenant.kube.api.objects import is_ready
 from cotenant.kube.codec.inventory import AWAY, INVENTORY
 from cotenant.kube.install.installing import INVENTORY as INSTALLED
 from cotenant.kube.install.installing import helm_release, replicas_of
-from cotenant.kube.install.kinds import NOT_FOUND, Key, found
+from cotenant.kube.install.kinds import Key, found
 
 OTHER = "other"
 WORKLOADS = (

@@ -22,14 +22,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cotenant.core.model import Reason
 from cotenant.errors import InputError
 from cotenant.kube.api.claims import CLAIMS, FINALIZER, ResourceClaim
 from cotenant.kube.api.client import Guard
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import FORBIDDEN, INVALID, ApiError
 from cotenant.kube.api.decoding import PODS, Version
+from cotenant.kube.api.names import Json
 from cotenant.kube.api.objects import Pod, has_ended, is_unschedulable, unschedulable_message
 from cotenant.kube.api.reflector import Key, older
 from cotenant.kube.codec.annotations import is_assignment
@@ -45,8 +46,6 @@ from cotenant.kube.scheduler.shared import Shared
 from cotenant.metrics.table import BINDS, DECISIONS
 from cotenant.wire.text import printable
 
-Json = dict[str, Any]
-FORBIDDEN, INVALID = 403, 422
 SWEEP_S = 5.0
 """between two attempts to allocate the claims of a pod, if a write failed"""
 STRANDED_S = 60.0

@@ -3,13 +3,13 @@
 """The use of all GPUs in the JSON of other systems' extenders, for scripts that read their `inspect` routes."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import claims
 from cotenant.core.model import MACHINE_TYPE_LABEL, Link
 from cotenant.core.placement.topology import STATIC_TABLES
 from cotenant.core.units import MiB
+from cotenant.kube.api.names import Json
 from cotenant.kube.codec.dialect import in_units
 from cotenant.kube.state.cluster import ClusterState
 
@@ -17,8 +17,6 @@ GPUSHARE, TOPOLOGY = "gpushare-scheduler", "gputopology-scheduler"
 INSPECT = "inspect"
 KINDS = (Link.PSB, Link.PIX, Link.PXB, Link.PHB, Link.NODE, Link.SYS)
 """Links by the number that the topology work gives them, from 1; n NVLinks are 6 + n, 6 links at most."""
-
-Json = dict[str, Any]
 
 
 def gpushare_report(state: ClusterState, unit: MiB, node: str | None = None) -> Json:

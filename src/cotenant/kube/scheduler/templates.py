@@ -9,7 +9,7 @@ import asyncio
 from typing import NoReturn
 
 from cotenant.kube.api.claims import TEMPLATES
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import CONFLICT, NOT_FOUND, ApiError
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.api.reflector import Key
 from cotenant.kube.codec.claim_templates import template_of
@@ -21,7 +21,6 @@ SWEEP_S = 5.0
 MOST_AGAIN = 20
 """templates that are tried again at a time, so that those of new pods do not wait for them"""
 MOST_KNOWN = 10_000
-EXISTS, GONE = 409, 404
 
 
 class TemplateMaker:
@@ -78,7 +77,7 @@ class TemplateMaker:
         try:
             await self._shared.client.create(TEMPLATES, template_of(key[1]), namespace=key[0])
         except ApiError as error:
-            if error.status not in (EXISTS, GONE):  # the namespace may be gone
+            if error.status not in (CONFLICT, NOT_FOUND):  # the namespace may be gone
                 self._shared.errors.report("claims", str(error))
                 return
         self._known[key] = None

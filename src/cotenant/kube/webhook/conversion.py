@@ -7,11 +7,11 @@ A pod that claims cannot express stays as it is: the device plugin serves it, an
 
 from cotenant.core.model import Container
 from cotenant.core.units import WHOLE_MEMORY
+from cotenant.kube.api.names import Json
 from cotenant.kube.codec.claim_templates import template_name
 from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.vgpu import VGPU
-from cotenant.kube.webhook.review import Json
 
 CLAIM = "cotenant-gpu"
 """Begins the names of claims within a pod; the number of the container follows."""

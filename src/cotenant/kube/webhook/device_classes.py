@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from cotenant.core.isolation import Rung
 from cotenant.errors import InputError
+from cotenant.kube.api.names import Json
 from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.claim_requests import ADMIN, MIG, SHARED
 from cotenant.kube.codec.device_classes import IMPLICIT
@@ -17,7 +18,6 @@ from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.isolation import ISOLATION
 from cotenant.kube.codec.moved import check_equal
 from cotenant.kube.settings import KubeSettings
-from cotenant.kube.webhook.review import Json
 from cotenant.wire.text import printable
 
 _KINDS = ("initContainers", "containers")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cotenant.kube.api.names import Json
 from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.annotations import RUNTIME_VARIABLES, variable_names
 from cotenant.kube.codec.dialect import Dialect
@@ -18,7 +19,6 @@ from cotenant.kube.codec.keys import container_key
 from cotenant.kube.codec.paths import LIMITS, LIMITS_FOLDER
 from cotenant.kube.codec.request import ContainerRequest
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.webhook.review import Json
 
 # The API server leaves out an empty value, so it must be left out here: a second review has to change nothing.
 HIDDEN: Mapping[str, Json] = {

@@ -8,7 +8,7 @@ import msgspec
 
 from cotenant.core.model import Container, ContainerKind
 from cotenant.errors import InputError
-from cotenant.kube.api.names import MUTATE
+from cotenant.kube.api.names import MUTATE, Json
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, decode_object, resources_of
 from cotenant.kube.api.server import Reply, Route, Routes
 from cotenant.kube.codec.annotations import foreign_records, without_assignment
@@ -26,7 +26,6 @@ from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, w
 from cotenant.kube.webhook.review import (
     MOST_BYTES,
     AdmissionRequest,
-    Json,
     PodManifest,
     allow,
     decode_optional,

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from cotenant.errors import InputError
+from cotenant.kube.api.names import Json
 from cotenant.kube.api.objects import (
     MIRROR,
     MOST_CONTAINERS,
@@ -140,7 +141,6 @@ MOST_BYTES = 2 * MOST_OBJECT_BYTES
 VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 
-Json = dict[str, Any]
 T = TypeVar("T")
 _NULL = msgspec.Raw(b"null")
 

@@ -17,6 +17,7 @@ import msgspec
 
 from cotenant.core.units import parse_profile
 from cotenant.errors import InputError
+from cotenant.kube.api.names import Json
 from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.constraints import PROFILE
 from cotenant.kube.codec.dialect import Dialect
@@ -41,7 +42,7 @@ from cotenant.kube.codec.queueing import GROUP as COSCHEDULING_GROUP
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.device_classes import from_classes
-from cotenant.kube.webhook.review import Json, PodManifest
+from cotenant.kube.webhook.review import PodManifest
 from cotenant.wire.text import printable
 
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)

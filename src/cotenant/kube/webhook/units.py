@@ -7,10 +7,10 @@ The resource keeps its meaning from then on: a second review, the scheduler and 
 
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
+from cotenant.kube.api.names import Json
 from cotenant.kube.codec.amounts import MEMORY_UNIT, UNITS, parse_quantity
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import KubeSettings
-from cotenant.kube.webhook.review import Json
 from cotenant.wire.text import printable
 
 

@@ -11,7 +11,7 @@ import msgspec
 from cotenant import __version__
 from cotenant.errors import InputError
 from cotenant.kube.api.client import Client, Selection
-from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.connection import NOT_FOUND, ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import (
@@ -40,7 +40,6 @@ from cotenant.kube.install.kinds import PLURALS, Key, Seen
 from cotenant.kube.settings import KubeSettings, parse_settings
 from cotenant.wire.diagnosis import Diagnosis
 
-NOT_FOUND = 404
 CERT_MANAGER = "cert-manager.io/inject-ca-from"
 """Annotation that lets cert-manager write into the configuration of the webhook."""
 FOREIGN_IMAGES = {
